@@ -1,0 +1,271 @@
+"""The three axes of an optimizer, and the equation they share.
+
+Every optimizer of this package is a filter, a geometry and a correction. One step of one parameter is
+
+    m, seen = filter.update(state, g, t)                   the multiplier: an estimate of the gradient
+    metric  = geometry.update(state, seen, t, pole)        the shape of the step, learned from gradients
+    P(x)    = geometry.apply(x, metric)
+    θ⁺      = θ − correction.displacement(P, m, ĝ, …)      η·P(m) + ℓ·P(ĝ − m), or a part of it
+
+For example RADAR is `GradientDifference` + `Relativistic` + `FixedPoint`, Lion is `Lookback` + `Sign` + `Direct`.
+
+A component is a frozen dataclass whose fields are its hyperparameters. They live as plain values in the parameter
+group, next to `lr`, so that schedulers, trainers and checkpoints see them; the component is read back from the group
+at every step. Fields named in `betas` are kept in the group's `betas` tuple: the filter's first, the geometry's last.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from inspect import isabstract
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Step = float | Tensor  # a step count, from 1; a tensor where the count must stay on the device
+Initial = Callable[[Tensor], Tensor]  # from the first gradient: a state buffer before the first step
+
+
+def zeros(gradient: Tensor) -> Tensor:
+    """A buffer that starts at zero."""
+    return torch.zeros_like(gradient, memory_format=torch.preserve_format)
+
+
+def first_gradient(gradient: Tensor) -> Tensor:
+    """A buffer that starts at the first gradient."""
+    return gradient.clone(memory_format=torch.preserve_format)
+
+
+def scalar_one(gradient: Tensor) -> Tensor:
+    """A scalar that starts at one, kept where the step count is kept."""
+    return torch.ones((), dtype=scalar_dtype())
+
+
+def scalar_dtype() -> torch.dtype:
+    """The dtype of step counts and other state scalars, as in torch."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+# The gradient of the previous step. Whoever declares it reads it; the step itself writes it, after all have read.
+PREVIOUS_GRADIENT = "prev_grad"
+
+
+@dataclass(frozen=True)
+class Component(ABC):
+    """A choice on one axis: abstract, or final and then a dataclass of its hyperparameters."""
+
+    axis: ClassVar[str]
+    registry: ClassVar[dict[str, type["Component"]]]
+    betas: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if Component in cls.__bases__:
+            cls.registry = {}
+        else:
+            known = cls.registry.setdefault(cls.__name__, cls)
+            if known.__module__ != cls.__module__:
+                raise TypeError(f"{known.__module__} has a {cls.axis} called {cls.__name__}; give yours another name")
+            cls.registry[cls.__name__] = cls
+
+    def buffers(self) -> dict[str, Initial]:
+        """The state this component keeps for a parameter, and how each buffer starts."""
+        return {}
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """The fields that are kept in the group under their own name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.betas}
+
+    def decays(self) -> tuple[float, ...]:
+        """The fields that are kept in the group's `betas`."""
+        return tuple(getattr(self, name) for name in self.betas)
+
+    def with_decays(self, values: tuple[float, ...]) -> Self:
+        """This component with the fields that are kept in `betas` set to `values`."""
+        return replace(self, **dict(zip(self.betas, values, strict=True)))
+
+    @classmethod
+    def lookup(cls, name: str) -> type[Self]:
+        """The component of this axis that is called `name`."""
+        if name in cls.registry:
+            return cast(type[Self], cls.registry[name])
+        known = sorted(name for name, part in cls.registry.items() if not isabstract(part))
+        raise ValueError(
+            f"no {cls.axis} is called {name!r}; known are {known} "
+            "(import the module that defines your own before you load its checkpoint)"
+        )
+
+    @classmethod
+    def named(cls, name: str, group: dict[str, Any]) -> Self:
+        """The component of this axis that is called `name`, with the fields that a group gives."""
+        part = cls.lookup(name)
+        return part(**{f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas})
+
+    def _check(self, name: str, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+        """Refuse a field that is not a finite number of [low, high), or of (low, high)."""
+        value = getattr(self, name)
+        good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not (good and (low < value if open_low else low <= value) and value < high):
+            interval = f"{'(' if open_low else '['}{low:g}, {high:g})".replace("inf", "∞")
+            raise ValueError(f"{type(self).__name__}: {name} must be a number in {interval}, got {value!r}")
+
+    def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
+        """Refuse a field that is none of `choices`."""
+        value = getattr(self, name)
+        if value not in choices:
+            raise ValueError(f"{type(self).__name__}: {name} must be one of {list(choices)}, got {value!r}")
+
+
+class Filter(Component):
+    """Turns the stream of gradients into the multiplier m."""
+
+    axis = "filter"
+
+    @property
+    @abstractmethod
+    def pole(self) -> float:
+        """How much of the state survives a step: the pole of the transfer function, the paper's β1."""
+
+    @property
+    def gain(self) -> float:
+        """What the learning rate is multiplied by: m is an average, and the sum of heavy-ball is 1/(1−μ) times it."""
+        return 1.0
+
+    @abstractmethod
+    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+        """Advance the state by one gradient; return m and the gradient the geometry should see."""
+
+
+class Geometry(Component):
+    """Decides the shape of a step: the map P from a direction to a displacement of unit learning rate."""
+
+    axis = "geometry"
+    linear: ClassVar[bool]  # P(a·x + b·y) = a·P(x) + b·P(y): mixing before or after the map is the same
+    matrices_only: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers this geometry measures against
+
+    @abstractmethod
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor | None:
+        """Observe a gradient; return the metric of this step."""
+
+    @abstractmethod
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        """P(x)."""
+
+
+class Correction(Component):
+    """Decides what the θ-step adds to the descent point y = θ − η·P(m)."""
+
+    axis = "correction"
+    needs_linear: ClassVar[bool] = False  # it only works where P is linear
+
+    @abstractmethod
+    def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        """ℓ/η: the weight the gradient gets beside m."""
+
+    @abstractmethod
+    def displacement(self, step: "Displacement") -> Tensor:
+        """What is subtracted from θ."""
+
+
+class Displacement(NamedTuple):
+    """What a correction may use to compute one displacement."""
+
+    geometry: Geometry
+    metric: Tensor | None
+    m: Tensor
+    g: Tensor  # the gradient the residual g − m is taken with
+    lr: float | Tensor
+    pole: float
+    state: State
+
+    def P(self, x: Tensor) -> Tensor:
+        """The geometry's map."""
+        return self.geometry.apply(x, self.metric)
+
+
+class Parts(NamedTuple):
+    """One choice on every axis: an optimizer."""
+
+    filter: Filter
+    geometry: Geometry
+    correction: Correction
+
+    def buffers(self) -> dict[str, Initial]:
+        """The whole state of a parameter, apart from its step count."""
+        return {name: initial for part in self for name, initial in part.buffers().items()}
+
+    def validate(self) -> None:
+        """Refuse a combination that has no meaning, and say what to pick instead."""
+        names = " + ".join(type(part).__name__ for part in self)
+        if self.filter.gain != 1.0 and not self.geometry.linear:
+            raise ValueError(
+                f"{names}: {type(self.geometry).__name__} ignores the size of m, so the sum of "
+                f"{type(self.filter).__name__} would only multiply lr by {self.filter.gain:g}; "
+                "use HeavyBall(momentum, normalized=True) or EMA"
+            )
+        missing = [name for name in self.geometry.reads if name not in self.filter.buffers()]
+        if missing:
+            raise ValueError(
+                f"{names}: {type(self.geometry).__name__} measures gradients against the filter's {missing[0]!r}, "
+                f"which {type(self.filter).__name__} does not keep; use EMA, GradientDifference or QuasiHyperbolic"
+            )
+        if self.correction.needs_linear and not self.geometry.linear:
+            raise ValueError(
+                f"{names}: {type(self.correction).__name__} solves a linear system and "
+                f"{type(self.geometry).__name__} is not linear; use FixedPoint(iterations=…) or Secant"
+            )
+
+    def to_group(self) -> dict[str, Any]:
+        """The plain values that describe these parts in a parameter group."""
+        group: dict[str, Any] = {}
+        for part in self:
+            group[part.axis] = type(part).__name__
+            for name, value in part.hyperparameters().items():
+                if group.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"{type(part).__name__} has {name}={value!r} where another part has {group[name]!r}; a "
+                        f"parameter group keeps one {name} for both: give them the same"
+                    )
+        if betas := (*self.filter.decays(), *self.geometry.decays()):
+            group["betas"] = betas
+        return group
+
+    @classmethod
+    def from_group(cls, group: dict[str, Any]) -> "Parts":
+        """The parts a parameter group describes; equal groups share them, so that reading one is cheap."""
+        names = (group["filter"], group["geometry"], group["correction"])
+        return _parts(names, tuple(_hashable(group.get(key, _ABSENT)) for key in _keys(*names)))
+
+
+_ABSENT = "(absent)"
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=256)
+def _keys(*names: str) -> tuple[str, ...]:
+    """The group keys that parts of these names are read from."""
+    axes: tuple[type[Component], ...] = (Filter, Geometry, Correction)
+    parts = [axis.lookup(name) for axis, name in zip(axes, names, strict=True)]
+    return ("betas", *dict.fromkeys(f.name for part in parts for f in fields(part) if f.name not in part.betas))
+
+
+@lru_cache(maxsize=4096)
+def _parts(names: tuple[str, str, str], values: tuple[Any, ...]) -> Parts:
+    group = {name: value for name, value in zip(_keys(*names), values, strict=True) if value is not _ABSENT}
+    filter, geometry = Filter.named(names[0], group), Geometry.named(names[1], group)
+    first, last = len(filter.betas), len(geometry.betas)
+    if first + last:
+        betas = group["betas"]
+        if len(betas) != first + last:
+            listed = ", ".join((*filter.betas, *geometry.betas))
+            raise ValueError(f"betas must be the {first + last} numbers ({listed}), got {betas!r}")
+        filter, geometry = filter.with_decays(betas[:first]), geometry.with_decays(betas[first:])
+    return Parts(filter, geometry, Correction.named(names[2], group))

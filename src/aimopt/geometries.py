@@ -1,0 +1,303 @@
+"""Geometries: the shape of a step.
+
+A geometry is the residual penalty ψ of the paper, given by its map P from a direction to a displacement:
+
+    Euclidean                ‖r‖²       P(x) = x                   SGD, Nesterov
+    Adaptive, Relativistic   ‖r‖²_R     P(x) = R⁻¹·x               Adam, NAdam, RAD, RADAR
+    Sign                     ‖r‖²_∞     P(x) = sign(x)             Lion
+    Spectral                 ‖r‖²_2     P(UΣVᵀ) = UVᵀ              Muon
+
+`update` observes gradients and returns the metric of the step (R, or nothing); `apply` is P.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aimopt.components import Geometry, Initial, State, Step, zeros
+from aimopt.tensors import each, sqrt
+
+
+@dataclass(frozen=True)
+class Euclidean(Geometry):
+    """No geometry: P(x) = x."""
+
+    linear = True
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class Sign(Geometry):
+    """Steepest descent in the infinity norm: P(x) = sign(x)."""
+
+    linear = False
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return x.sign()
+
+
+@dataclass(frozen=True)
+class Weighted(Geometry):
+    """A diagonal metric R: P(x) = x/R."""
+
+    linear = True
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        assert metric is not None
+        return x / metric
+
+
+def second_moment(state: State, g: Tensor, beta2: float, *, amsgrad: bool) -> Tensor:
+    """Advance v ← β₂·v + (1−β₂)·g² and return it, or the largest v so far."""
+    v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    if not amsgrad:
+        return v
+    largest = state["max_exp_avg_sq"]
+    largest.copy_(largest.maximum(v))
+    return largest
+
+
+def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
+    """The state of `second_moment`, under torch's names."""
+    return {"exp_avg_sq": zeros, "max_exp_avg_sq": zeros} if amsgrad else {"exp_avg_sq": zeros}
+
+
+@dataclass(frozen=True)
+class Adaptive(Weighted):
+    """Adam's R = √v + ε; with ν₂ < 1 the quasi-hyperbolic √(ν₂·v + (1−ν₂)·g²) + ε."""
+
+    beta2: float = 0.999
+    eps: float = 1e-8
+    amsgrad: bool = False
+    nu2: float = 1.0
+    bias_correction: bool | str = True
+    betas = ("beta2",)
+
+    def __post_init__(self) -> None:
+        self._check("beta2", 0, 1)
+        self._check("eps", 0)
+        self._check("nu2", 0)
+        self._check_choice("amsgrad", (True, False))
+        self._check_choice("bias_correction", (True, False, "exact"))
+
+    def buffers(self) -> dict[str, Initial]:
+        return second_moment_buffers(amsgrad=self.amsgrad)
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+        v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
+        c = 1 - self.beta2**t if self.bias_correction else 1.0
+        if self.nu2 != 1:
+            return (v * (self.nu2 / c) + g * g * (1 - self.nu2)).sqrt() + self.eps
+        return v.sqrt() / sqrt(c) + self.eps
+
+
+@dataclass(frozen=True)
+class Relativistic(Weighted):
+    """RAD's R = √(δ²·v + ζ): δ limits the speed, ζ sets how adaptive the step is.
+
+    `zeta=None` anneals ζ from 1e-16 to 1 over `max_iter` steps; `final_delta` moves δ as RAD's schedule does (in 1/δ:
+    from final_delta to delta over the first tenth of `max_iter`, back over the last). Order 2 averages 1/R at ζ and
+    ζ/β1². Bias correction divides v alone (RADAR), or with `debias_zeta` also ζ (RAD).
+    """
+
+    beta2: float = 0.999
+    delta: float = 1.0
+    zeta: float | None = 1e-16
+    order: int = 1
+    amsgrad: bool = False
+    bias_correction: bool | str = True
+    debias_zeta: bool = False
+    max_iter: int | None = None
+    final_delta: float | None = None
+    betas = ("beta2",)
+
+    def __post_init__(self) -> None:
+        self._check("beta2", 0, 1)
+        self._check("delta", 0, open_low=True)
+        if self.zeta is not None:
+            self._check("zeta", 0, open_low=True)
+        self._check_choice("order", (1, 2))
+        self._check_choice("amsgrad", (True, False))
+        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("debias_zeta", (True, False))
+        if self.max_iter is not None:
+            self._check("max_iter", 1)
+        if self.final_delta is not None:
+            self._check("final_delta", 0, open_low=True)
+        if self.max_iter is None and (self.zeta is None or self.final_delta is not None):
+            raise ValueError("Relativistic: annealing (zeta=None or final_delta) needs max_iter, the length of the run")
+
+    def buffers(self) -> dict[str, Initial]:
+        return second_moment_buffers(amsgrad=self.amsgrad)
+
+    def zeta_at(self, t: Step) -> Any:
+        """ζ of step t."""
+        if self.zeta is not None:
+            return self.zeta
+        assert self.max_iter is not None
+        return _clip_exp(40 * (t / self.max_iter - 1), 1e-16, 1.0)
+
+    def delta_at(self, t: Step) -> Any:
+        """δ of step t."""
+        if self.final_delta is None:
+            return self.delta
+        assert self.max_iter is not None
+        return each(_trapezoid, t / self.max_iter, 1 / self.delta, 1 / self.final_delta)
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+        v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
+        c = 1 - self.beta2**t if self.bias_correction else 1.0
+        delta, zeta = self.delta_at(t), self.zeta_at(t)
+        if self.debias_zeta:
+            zeta = zeta / c
+        scaled = v * (delta * delta / c)
+        R = (scaled + zeta).sqrt()
+        if self.order == 1:
+            return R
+        R2 = (scaled + zeta / pole**2).sqrt() if pole else R.mul(math.inf)
+        return 2 / (1 / R + 1 / R2)
+
+
+def _clip_exp(x: Any, low: float, high: float) -> Any:
+    if isinstance(x, (int, float)):
+        return min(max(math.exp(min(x, 0.0)), low), high)
+    return each(lambda y: y.exp().clamp(low, high), x)
+
+
+def _trapezoid(x: Any, plateau: float, ends: float) -> Any:
+    """1/(ends → plateau → ends): linear over the first tenth of x, and down by 1−√· over the last."""
+    if isinstance(x, Tensor):
+        rise = (x / 0.1).clamp(0, 1)
+        fall = 1 - ((x - 0.9) / 0.1).clamp(0, 1).sqrt()
+        return 1 / (torch.where(x < 0.5, rise, fall) * (plateau - ends) + ends)
+    rise_or_fall = min(x / 0.1, 1.0) if x < 0.5 else 1 - math.sqrt(min(max((x - 0.9) / 0.1, 0.0), 1.0))
+    return 1 / (rise_or_fall * (plateau - ends) + ends)
+
+
+@dataclass(frozen=True)
+class Belief(Weighted):
+    """AdaBelief's R = √s + ε, s the average of (g − e)² against the filter's average e (Zhuang et al. 2020).
+
+    ε enters s at every step and accumulates there, as in the authors' package. `rectify` is RAdam's warm-up: identity
+    geometry until the variance of s is known well enough, then R divided by the rectification.
+    """
+
+    beta2: float = 0.999
+    eps: float = 1e-16
+    amsgrad: bool = False
+    rectify: bool = True
+    betas = ("beta2",)
+    reads = ("exp_avg",)
+
+    def __post_init__(self) -> None:
+        self._check("beta2", 0, 1)
+        self._check("eps", 0)
+        self._check_choice("amsgrad", (True, False))
+        self._check_choice("rectify", (True, False))
+        if self.amsgrad and self.rectify:
+            raise ValueError("Belief: amsgrad has no effect on a rectified step; pass rectify=False with amsgrad=True")
+
+    def buffers(self) -> dict[str, Initial]:
+        return {"exp_avg_var": zeros, "max_exp_avg_var": zeros} if self.amsgrad else {"exp_avg_var": zeros}
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+        surprise = g - state["exp_avg"]
+        s = state["exp_avg_var"].mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2).add_(self.eps)
+        c = 1 - self.beta2**t
+        if self.rectify:
+            return each(_rectified, s.sqrt() + self.eps, t, self.beta2)
+        if self.amsgrad:
+            s = state["max_exp_avg_var"].copy_(state["max_exp_avg_var"].maximum(s))
+        return s.sqrt() / sqrt(c) + self.eps
+
+
+def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:
+    """R of RAdam: 1 while fewer than five effective samples were seen."""
+    power = beta2**t
+    most = 2 / (1 - beta2) - 1
+    samples = most - 2 * t * power / (1 - power)
+    if not isinstance(samples, Tensor):
+        if samples < 5:
+            return torch.ones_like(root)
+        return root / math.sqrt(_rectification(samples, most) * (1 - power))
+    known = samples >= 5
+    scale = torch.where(known, _rectification(samples, most) * (1 - power), 1.0).sqrt()
+    return torch.where(known, root / scale, 1.0)
+
+
+def _rectification(samples: Any, most: float) -> Any:
+    return (samples - 4) * (samples - 2) * most / ((most - 4) * (most - 2) * samples)
+
+
+@dataclass(frozen=True)
+class Spectral(Geometry):
+    """Steepest descent in the spectral norm: P(UΣVᵀ) ≈ UVᵀ, scaled by the matrix's shape.
+
+    `ns_steps` Newton–Schulz iterations in `ns_dtype`, or with `polar="exact"` the singular value decomposition (for
+    tests). Convolution kernels count as matrices of output channels by the rest. `adjust_lr_fn` is torch.optim.Muon's:
+    "original" scales by √max(1, rows/columns), "match_rms_adamw" by 0.2·√max(rows, columns).
+    """
+
+    ns_steps: int = 5
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    eps: float = 1e-7
+    adjust_lr_fn: str | None = None
+    polar: str = "newton-schulz"
+    ns_dtype: str = "bfloat16"
+    linear = False
+    matrices_only = True
+
+    def __post_init__(self) -> None:
+        self._check("ns_steps", 1, 100)
+        self._check("eps", 0, open_low=True)
+        self._check_choice("adjust_lr_fn", (None, "original", "match_rms_adamw"))
+        self._check_choice("polar", ("newton-schulz", "exact"))
+        self._check_choice("ns_dtype", ("bfloat16", "float32", "float64"))
+        if len(self.ns_coefficients) != 3:
+            raise ValueError(f"Spectral: ns_coefficients must be three numbers, got {self.ns_coefficients!r}")
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return each(self._orthogonalize, x)
+
+    def _orthogonalize(self, x: Tensor) -> Tensor:
+        matrix = x.flatten(1)
+        if self.polar == "exact":
+            U, _, Vh = torch.linalg.svd(matrix, full_matrices=False)
+            result = U @ Vh
+        else:
+            result = newton_schulz(
+                matrix.to(getattr(torch, self.ns_dtype)), self.ns_steps, self.ns_coefficients, self.eps
+            )
+        return (result.to(x.dtype) * self._scale(*matrix.shape)).view_as(x)
+
+    def _scale(self, rows: int, columns: int) -> float:
+        if self.adjust_lr_fn == "match_rms_adamw":
+            return 0.2 * math.sqrt(max(rows, columns))
+        return math.sqrt(max(1, rows / columns))
+
+
+def newton_schulz(x: Tensor, steps: int, coefficients: tuple[float, float, float], eps: float) -> Tensor:
+    """Drive the singular values of a matrix towards 1 by x ← a·x + (b·A + c·A²)·x with A = x·xᵀ (Jordan 2024)."""
+    a, b, c = coefficients
+    tall = x.size(0) > x.size(1)
+    if tall:
+        x = x.T
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        A = x @ x.T
+        x = torch.addmm(x, torch.addmm(A, A, A, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x

@@ -1,0 +1,149 @@
+"""Parameter groups: who is decayed, who is a matrix, and one optimizer for both.
+
+    split = groups.split(model)                      print(split.explain()) shows each choice and its reason
+    optimizer = groups.combine(
+        Muon(split.matrices, lr=0.02, weight_decay=0.01),
+        RADAR(split.rest(weight_decay=0.01), lr=1e-3),
+    )                                                one param_groups, one state_dict
+
+Hidden matrices (of linear, attention and convolution layers) go to matrix geometries; embeddings, the output layer,
+biases and norms do not. Biases, norms and embeddings are not decayed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from aimopt.aim import AIM
+from aimopt.components import Correction, Filter, Geometry, Parts
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_NORMS = (
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided for one parameter, and why."""
+
+    name: str
+    parameter: Tensor
+    matrix: bool
+    decay: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """The parameters of a model, sorted."""
+
+    choices: list[Choice]
+    frozen: list[str] = field(default_factory=list)
+
+    @property
+    def matrices(self) -> list[tuple[str, Tensor]]:
+        """The hidden matrices, named."""
+        return [(c.name, c.parameter) for c in self.choices if c.matrix]
+
+    def rest(self, *, weight_decay: float) -> list[dict[str, Any]]:
+        """Everything else as two groups, one decayed and one not; a group without parameters is left out."""
+        return self._by_decay([c for c in self.choices if not c.matrix], weight_decay)
+
+    def all(self, *, weight_decay: float) -> list[dict[str, Any]]:
+        """All parameters as two groups, one decayed and one not, for an optimizer that needs no matrices."""
+        return self._by_decay(self.choices, weight_decay)
+
+    @staticmethod
+    def _by_decay(choices: Iterable[Choice], weight_decay: float) -> list[dict[str, Any]]:
+        groups = [
+            {"params": [(c.name, c.parameter) for c in choices if c.decay is decay], "weight_decay": value}
+            for decay, value in ((True, weight_decay), (False, 0.0))
+        ]
+        return [group for group in groups if group["params"]]
+
+    def explain(self) -> str:
+        """The choices as a table."""
+        rows = [("parameter", "shape", "matrix", "decay", "reason")]
+        rows += [
+            (c.name, "×".join(map(str, c.parameter.shape)) or "scalar", _yes(c.matrix), _yes(c.decay), c.reason)
+            for c in self.choices
+        ]
+        rows += [(name, "", "", "", "frozen: left out") for name in self.frozen]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        return "\n".join(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
+        )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def split(model: nn.Module, *, head: str | None = None) -> Split:
+    """Sort the parameters of `model` by the type of their module and by their shape.
+
+    A weight shared by several modules appears once, and counts as an embedding if any of them is one. The output layer
+    is the last linear layer of the model, or the module named `head`.
+    """
+    owners: dict[int, list[tuple[str, nn.Module]]] = {}
+    for module_name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append((module_name, module))
+    if head is None:
+        linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        head = linear[-1] if len(linear) > 1 else None
+    elif head not in dict(model.named_modules()):
+        raise ValueError(f"the model has no module named {head!r}; pass one of model.named_modules() as head")
+    result = Split([])
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            result.choices.append(_choose(name, parameter, owners[id(parameter)], head))
+        else:
+            result.frozen.append(name)
+    return result
+
+
+def _choose(name: str, p: Tensor, owners: list[tuple[str, nn.Module]], head: str | None) -> Choice:
+    tied = f", shared by {len(owners)} modules" if len(owners) > 1 else ""
+    kinds = [module for _, module in owners]
+    if any(isinstance(module, _EMBEDDINGS) for module in kinds):
+        return Choice(name, p, False, False, f"embedding{tied}")
+    if any(isinstance(module, _NORMS) or "norm" in type(module).__name__.lower() for module in kinds):
+        return Choice(name, p, False, False, f"normalization{tied}")
+    if p.ndim < 2:
+        return Choice(name, p, False, False, f"a vector: bias, scale or the like{tied}")
+    if any(module_name == head for module_name, _ in owners):
+        return Choice(name, p, False, True, f"output layer{tied}")
+    if isinstance(kinds[0], nn.modules.conv._ConvNd):
+        return Choice(name, p, True, True, f"convolution kernel, {p.size(0)}×{p[0].numel()} when flattened{tied}")
+    if p.ndim > 2 or 1 in p.shape:
+        return Choice(name, p, False, False, f"not a matrix{tied}")
+    return Choice(name, p, True, True, f"hidden matrix{tied}")
+
+
+def combine(*optimizers: AIM) -> AIM:
+    """One optimizer over the parameter groups of several, each group keeping its own parts and hyperparameters.
+
+    The given optimizers must be fresh; they are not used any more.
+    """
+    if not optimizers:
+        raise ValueError("combine needs at least one optimizer")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, AIM):
+            raise ValueError(f"combine takes optimizers of this package, got {type(optimizer).__name__}")
+        if optimizer.state:
+            raise ValueError("combine before the first step: state is not carried over")
+    groups = [dict(group) for optimizer in optimizers for group in optimizer.param_groups]
+    for group in groups:
+        if "param_names" in group:
+            group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
+    first = optimizers[0]
+    parts: dict[str, Filter | Geometry | Correction] = Parts.from_group(first.defaults)._asdict()
+    return AIM(groups, first.defaults["lr"], **parts)  # type: ignore[arg-type]

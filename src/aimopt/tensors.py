@@ -1,0 +1,94 @@
+"""One arithmetic for a tensor and for a list of tensors.
+
+A component is written once, in plain tensor arithmetic. Given a `Tensor` it is the readable reference; given a
+`TensorList` the same lines run as torch's multi-tensor (`_foreach_`) kernels. For example
+
+    e.mul_(beta).add_(g, alpha=1 - beta)      one tensor, or all tensors of a group
+    R = (v * delta**2 + zeta).sqrt()          likewise
+
+`TensorList` therefore passes for a `Tensor` in the annotations of this package.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The multi-tensor functions that also take a 0-dim tensor (a tensor learning rate) as their second operand.
+_TAKE_A_TENSOR_SCALAR = frozenset({"add", "mul", "div", "add_", "mul_", "div_"})
+
+
+class TensorList:
+    """Tensors that are treated as one; a method torch has no multi-tensor kernel for is mapped over them."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[Tensor]):
+        self.items = list(items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__") or not callable(getattr(Tensor, name, None)):
+            raise AttributeError(f"a list of tensors has no {name!r}; use aimopt.tensors.each to work tensor by tensor")
+        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> "TensorList":
+        foreach = getattr(torch, f"_foreach_{name}", None)
+        plain_tensor = any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))
+        if foreach is None or (plain_tensor and name not in _TAKE_A_TENSOR_SCALAR):
+            return each(lambda x, *rest: getattr(x, name)(*rest, **kwargs), self, *args)
+        result = foreach(self.items, *(a.items if isinstance(a, TensorList) else a for a in args), **kwargs)
+        return self if name.endswith("_") else TensorList(result)
+
+    def __add__(self, other: Any) -> "TensorList":
+        return self._call("add", other)
+
+    def __sub__(self, other: Any) -> "TensorList":
+        return self._call("add", -other) if isinstance(other, Tensor) else self._call("sub", other)
+
+    def __mul__(self, other: Any) -> "TensorList":
+        return self._call("mul", other)
+
+    def __truediv__(self, other: Any) -> "TensorList":
+        return self._call("div", other)
+
+    def __neg__(self) -> "TensorList":
+        return self._call("neg")
+
+    def __rsub__(self, other: Any) -> "TensorList":
+        return self._call("neg") + other
+
+    def __rtruediv__(self, other: Any) -> "TensorList":
+        return self._call("reciprocal") * other
+
+    def __rpow__(self, base: float) -> "TensorList":
+        return TensorList(torch._foreach_pow(base, self.items))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def each(function: Callable[..., Any], *args: Any) -> Any:
+    """Apply `function` to a tensor, or tensor by tensor to lists; other arguments are passed to every call."""
+    lengths = {len(a) for a in args if isinstance(a, TensorList)}
+    if not lengths:
+        return function(*args)
+    (length,) = lengths
+    columns = [a.items if isinstance(a, TensorList) else [a] * length for a in args]
+    return TensorList([function(*row) for row in zip(*columns, strict=True)])
+
+
+def sqrt(x: Any) -> Any:
+    """The root of a number, a tensor or a list of tensors."""
+    return math.sqrt(x) if isinstance(x, (int, float)) else x.sqrt()
+
+
+def inner(x: Any, y: Any) -> Tensor:
+    """The inner product, summed over all tensors, as a 0-dim tensor: no device sync."""
+    if isinstance(x, TensorList):
+        return torch.stack([inner(a, b) for a, b in zip(x.items, y.items, strict=True)]).sum()
+    return (x * y).sum()

@@ -1,0 +1,262 @@
+"""Runs that change hands: torch's Adam family and pytorch-rad to RADAR, RADAR to torch, and what is refused."""
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rad.optim
+import torch
+
+import aimopt
+from aimopt import AIM, RADAR
+from driving import advance, assert_same, drive, flat, parameters
+
+SHAPES = ((4, 3), (5,))
+
+
+def through_a_file(state_dict: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def begun(optimizer_class: Any, **options: Any) -> tuple[Any, list[torch.Tensor]]:
+    """An optimizer after ten steps, and its parameters."""
+    params = parameters(SHAPES)
+    optimizer = optimizer_class(params, lr=0.01, **options)
+    advance(optimizer, params, 10)
+    return optimizer, params
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("torchs", [torch.optim.AdamW, torch.optim.Adam], ids=lambda c: c.__name__)
+def test_radar_continues_an_adam_run_exactly(torchs: Any, fused: bool) -> None:
+    """γ = ℓ = 0 and a tiny ζ make RADAR the same rule, so that the whole path can be compared."""
+    options: Any = dict(betas=(0.8, 0.95), weight_decay=0.1)
+    uninterrupted = drive(lambda p: torchs(p, lr=0.01, eps=0.0, **options), parameters(SHAPES), 25)
+    optimizer, params = begun(torchs, eps=0.0, fused=fused, **options)
+    radar = RADAR(params, lr=0.7, gamma=0.0, ell_ratio=0.0, zeta=1e-30)
+    radar.load_state_dict(through_a_file(optimizer.state_dict()))
+    group = radar.param_groups[0]
+    assert group["lr"] == 0.01
+    assert group["betas"] == (0.8, 0.95)
+    assert group["weight_decay"] == 0.1
+    assert group["decoupled_weight_decay"] is (torchs is torch.optim.AdamW)
+    assert group["zeta"] == 1e-30
+    assert group["fused"] is None
+    assert "eps" not in group
+    advance(radar, params, 15, first=10)
+    assert_same(flat(params), uninterrupted)
+
+
+def test_radar_continues_with_its_own_gamma() -> None:
+    optimizer, params = begun(torch.optim.AdamW)
+    radar = RADAR(params, gamma=0.3)
+    radar.load_state_dict(optimizer.state_dict())
+    assert radar.param_groups[0]["gamma"] == 0.3
+    assert all(torch.equal(radar.state[p]["exp_avg"], optimizer.state[p]["exp_avg"]) for p in params)
+    advance(radar, params, 5, first=10)
+
+
+def test_an_amsgrad_run_keeps_its_maximum() -> None:
+    optimizer, params = begun(torch.optim.AdamW, amsgrad=True, eps=0.0)
+    radar = RADAR(params, gamma=0.0, ell_ratio=0.0, zeta=1e-30)
+    radar.load_state_dict(optimizer.state_dict())
+    advance(radar, params, 15, first=10)
+    straight = drive(lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True, eps=0.0), parameters(SHAPES), 25)
+    assert_same(flat(params), straight)
+
+
+@pytest.mark.parametrize("ours", [aimopt.AdamW, aimopt.Adam])
+def test_our_adam_and_torch_s_exchange_checkpoints_both_ways(ours: Any) -> None:
+    theirs = getattr(torch.optim, ours.__name__)
+    straight = drive(lambda p: theirs(p, lr=0.01, weight_decay=0.1), parameters(SHAPES), 25)
+    for first, second in ((ours, theirs), (theirs, ours)):
+        optimizer, params = begun(first, weight_decay=0.1)
+        other = second(params, lr=0.5)
+        other.load_state_dict(through_a_file(optimizer.state_dict()))
+        advance(other, params, 15, first=10)
+        assert_same(flat(params), straight)
+
+
+def test_torch_s_adamw_continues_a_radar_run() -> None:
+    radar, params = begun(RADAR, zeta=1e-14, weight_decay=0.1)
+    adamw = torch.optim.AdamW(params, lr=0.5)
+    adamw.load_state_dict(through_a_file(radar.state_dict()))
+    group = adamw.param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.01, 0.1)
+    assert group["eps"] == pytest.approx(1e-7)
+    for p in params:
+        assert set(adamw.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
+        assert torch.equal(adamw.state[p]["exp_avg"], radar.state[p]["exp_avg"])
+    advance(adamw, params, 3, first=10)
+    # And back again: what torch added is not taken for ours.
+    radar.load_state_dict(through_a_file(adamw.state_dict()))
+    assert "eps" not in radar.param_groups[0]
+    assert radar.param_groups[0]["gamma"] == 0.1
+
+
+def test_the_state_is_eight_bytes_a_float32_parameter() -> None:
+    params = parameters(SHAPES, torch.float32)
+    radar = RADAR(params)
+    advance(radar, params, 1)
+    count = sum(p.numel() for p in params)
+    held = sum(s.numel() * s.element_size() for state in radar.state.values() for k, s in state.items() if k != "step")
+    assert held == 8 * count
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_radar_continues_pytorch_rad_0_2_1_exactly(decoupled: bool) -> None:
+    options: Any = dict(gamma=0.05, delta=1.3, zeta=1e-6, weight_decay=0.1, decoupled_weight_decay=decoupled)
+    straight = drive(lambda p: rad.optim.RADAR(p, lr=0.01, **options), parameters(SHAPES), 25)
+    optimizer, params = begun(rad.optim.RADAR, **options)
+    radar = RADAR(params)
+    radar.load_state_dict(through_a_file(optimizer.state_dict()))
+    assert radar.param_groups[0]["ell"] == pytest.approx(1e-4)
+    assert radar.param_groups[0]["gamma"] == 0.05
+    advance(radar, params, 15, first=10)
+    assert_same(flat(params), straight)
+
+
+def test_radar_continues_pytorch_rad_0_2_0_exactly() -> None:
+    saved = torch.load(Path(__file__).parent / "data" / "pytorch_rad_0_2_0.pt", weights_only=True)
+    assert "prev_grad" in saved["state_dict"]["state"][0]
+    params = [p.clone().requires_grad_() for p in saved["params"]]
+    radar = RADAR(params)
+    radar.load_state_dict(saved["state_dict"])
+    assert all("prev_grad" not in state for state in radar.state.values())
+    advance(radar, params, 15, first=10)
+    assert_same(flat(params), flat(saved["after"]))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.1, 0.9])
+def test_the_plain_average_is_recovered_from_the_filtered_one(gamma: float) -> None:
+    """By the recursions themselves; where γ = β1 the average cannot matter."""
+    from aimopt.checkpoints import _plain_average
+
+    beta, generator = 0.9, torch.Generator().manual_seed(0)
+    e, m, previous = (torch.zeros(4, dtype=torch.float64) for _ in range(3))
+    for _ in range(20):
+        g = torch.randn(4, dtype=torch.float64, generator=generator)
+        e = beta * e + (1 - beta) * g
+        m = beta * m + (1 - beta) * g + gamma * (g - previous)
+        previous = g
+    recovered = _plain_average(m, previous, {"betas": (beta, 0.999), "gamma": gamma})
+    if gamma != beta:
+        assert_same(recovered, e)
+    # Whatever was recovered, the next m is right.
+    assert_same((beta - gamma) * recovered, (beta - gamma) * e)
+
+
+def test_state_keeps_its_dtype_on_load() -> None:
+    params = parameters(SHAPES, torch.bfloat16)
+    radar = RADAR(params, 0.01)
+    advance(radar, params, 4)
+    other = RADAR(params, 0.01)
+    other.load_state_dict(through_a_file(radar.state_dict()))
+    for p in params:
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert other.state[p][key].dtype == torch.float32
+            assert torch.equal(other.state[p][key], radar.state[p][key])
+            assert other.state[p][key] is not radar.state[p][key]
+
+
+def test_half_precision_state_of_torch_becomes_float32() -> None:
+    params = parameters(SHAPES, torch.bfloat16)
+    adamw = torch.optim.AdamW(params)
+    advance(adamw, params, 4)
+    radar = RADAR(params, 0.01)
+    radar.load_state_dict(adamw.state_dict())
+    assert all(value.dtype == torch.float32 for state in radar.state.values() for value in state.values())
+    advance(radar, params, 4, first=4)
+
+
+def test_older_checkpoints_that_lack_a_key() -> None:
+    radar, params = begun(RADAR)
+    saved = radar.state_dict()
+    for key in ("gamma", "ell_ratio", "skip_nonfinite", "skipped_steps", "decoupled_weight_decay"):
+        del saved["param_groups"][0][key]
+    other = RADAR(params, gamma=0.2)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["gamma"] == 0.2
+    advance(other, params, 2, first=10)
+    del radar.param_groups[0]["maximize"]
+    assert copy.deepcopy(radar).param_groups[0]["maximize"] is False
+
+
+def test_scheduler_keys_survive() -> None:
+    adamw, params = begun(torch.optim.AdamW)
+    torch.optim.lr_scheduler.CosineAnnealingLR(adamw, 10)
+    radar = RADAR(params)
+    radar.load_state_dict(adamw.state_dict())
+    assert radar.param_groups[0]["initial_lr"] == 0.01
+
+
+def test_parameters_without_state_start_afresh() -> None:
+    radar, params = begun(RADAR)
+    saved = radar.state_dict()
+    del saved["state"][1]
+    other = RADAR(params)
+    other.load_state_dict(saved)
+    assert list(other.state) == params[:1]
+
+
+def lion(params: Any) -> Any:
+    return aimopt.Lion(params, lr=0.01)
+
+
+@pytest.mark.parametrize("foreign", [lion, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), torch.optim.Adamax])
+def test_a_run_that_cannot_be_continued_is_refused_and_nothing_is_loaded(foreign: Any) -> None:
+    params = parameters(SHAPES)
+    other = foreign(params)
+    advance(other, params, 3)
+    radar = RADAR([(f"layer{i}", p) for i, p in enumerate(params)], lr=0.3)
+    advance(radar, params, 2)
+    before = copy.deepcopy(radar.state_dict())
+    with pytest.raises(ValueError, match=r"state of parameter layer0 has .* but not '.*': .* cannot continue"):
+        radar.load_state_dict(other.state_dict())
+    after = radar.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert all(
+        torch.equal(after["state"][i][k], before["state"][i][k]) for i in before["state"] for k in before["state"][i]
+    )
+
+
+def test_wrong_shapes_name_the_parameter() -> None:
+    radar, params = begun(RADAR)
+    saved = radar.state_dict()
+    transposed = RADAR([("a", params[1]), ("b", params[0])], lr=0.3)
+    with pytest.raises(
+        ValueError, match=r"parameter a has shape \(5,\) and the checkpoint's 'exp_avg' for it \(4, 3\)"
+    ):
+        transposed.load_state_dict(saved)
+    assert not transposed.state
+    with pytest.raises(ValueError, match=r"groups of \[2\] parameters and this optimizer of \[1\]"):
+        RADAR(params[:1]).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"pass what optimizer\.state_dict"):
+        RADAR(params).load_state_dict({"model": {}})
+
+
+def test_a_checkpoint_of_other_parts_with_the_same_state_is_continued_by_ours() -> None:
+    """An EMA/Adaptive run is not turned back into one when RADAR loads it."""
+    ours, params = begun(aimopt.AdamW)
+    radar = RADAR(params)
+    radar.load_state_dict(ours.state_dict())
+    assert radar.param_groups[0]["geometry"] == "Relativistic"
+    assert radar.param_groups[0]["filter"] == "GradientDifference"
+
+
+def test_changing_a_part_in_mid_run_begins_only_the_state_it_lacks() -> None:
+    params = parameters(SHAPES)
+    optimizer = AIM(params, 0.01, filter=aimopt.EMA(), geometry=aimopt.Adaptive())
+    advance(optimizer, params, 3)
+    average = optimizer.state[params[0]]["exp_avg"].clone()
+    optimizer.param_groups[0]["amsgrad"] = True
+    optimizer.param_groups[0].update(correction="Secant", ell=None, ell_ratio=0.01)
+    advance(optimizer, params, 1, first=3)
+    assert set(optimizer.state[params[0]]) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "prev_grad"}
+    assert optimizer.state[params[0]]["step"] == 4
+    assert not torch.equal(optimizer.state[params[0]]["exp_avg"], average)

@@ -1,0 +1,74 @@
+"""torch.compile traces the whole step of every optimizer, once."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import aimopt
+from driving import ALL, assert_same, flat, parameters, push, shapes_for
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's compiler warns of its own affairs
+
+
+def compiled_and_eager(build: Any, shapes: Any, steps: int, *, backend: str = "aot_eager") -> tuple[Any, Any, int]:
+    torch._dynamo.reset()
+    counters.clear()
+    shapes = [
+        shape for shape in shapes if shape
+    ]  # torch 2.13 compiled never writes a 0-dim parameter, its own SGD's too
+    eager, traced = parameters(shapes), parameters(shapes)
+    reference, optimizer = build(eager), build(traced)
+    step: Any = torch.compile(optimizer.step, fullgraph=True, backend=backend)
+    for i in range(steps):
+        push(eager, i)
+        push(traced, i)
+        for one in (reference, optimizer):
+            for group in one.param_groups:
+                rate = 0.01 / (1 + i)
+                group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], torch.Tensor) else rate
+        reference.step()
+        step()
+    assert not counters["graph_break"]
+    return flat(traced), flat(eager), counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
+def test_one_graph_whatever_the_learning_rate(Optimizer: Any) -> None:
+    def build(params: Any) -> Any:
+        return Optimizer(params, lr=torch.tensor(0.01, dtype=torch.float64), weight_decay=0.1)
+
+    ours, reference, graphs = compiled_and_eager(build, shapes_for(Optimizer), 6)
+    assert graphs == 1
+    assert_same(ours, reference, 1e-5)  # compiled step counts are float32 tensors, as in torch
+
+
+def test_a_number_as_learning_rate_is_traced_once_more_and_then_no_more() -> None:
+    ours, reference, graphs = compiled_and_eager(lambda p: aimopt.RADAR(p, lr=0.01), shapes_for(aimopt.RADAR), 8)
+    assert graphs == 2
+    assert_same(ours, reference, 1e-5)
+
+
+def test_a_hybrid_optimizer_with_the_default_backend() -> None:
+    def build(params: Any) -> Any:
+        return aimopt.groups.combine(aimopt.Muon(params[:1], 0.01), aimopt.RADAR(params[1:], 0.01))
+
+    ours, reference, _ = compiled_and_eager(build, [(5, 4), (7,)], 3, backend="inductor")
+    assert_same(ours, reference, 2e-3)  # Newton–Schulz runs in bfloat16, which inductor rounds elsewhere
+
+
+def test_a_changed_hyperparameter_is_seen() -> None:
+    torch._dynamo.reset()
+    eager, traced = parameters([(5,)]), parameters([(5,)])
+    reference, optimizer = aimopt.RADAR(eager, 0.01), aimopt.RADAR(traced, 0.01)
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for i, gamma in enumerate((0.1, 0.1, 0.5, 0.5, 0.1)):
+        push(eager, i)
+        push(traced, i)
+        for one in (reference, optimizer):
+            one.param_groups[0]["gamma"] = gamma
+            one.param_groups[0]["betas"] = (0.9 - gamma, 0.99)
+        reference.step()
+        step()
+        assert_same(flat(traced), flat(eager), 1e-5)

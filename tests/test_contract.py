@@ -1,0 +1,540 @@
+"""torch's whole contract, for every named optimizer."""
+
+import copy
+import inspect
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+
+import aimopt
+from aimopt import AIM
+from driving import ALL, EXCEPT_MATRICES, MATRICES, advance, assert_same, drive, flat, parameters, push, shapes_for
+
+every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
+every_element_wise = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
+Class = Any  # a named optimizer: its constructor takes more than AIM's
+
+
+def end(Optimizer: Class, steps: int = 12, dtype: torch.dtype = torch.float64, **options: Any) -> Tensor:
+    return drive(lambda p: Optimizer(p, lr=0.01, **options), parameters(shapes_for(Optimizer), dtype), steps)
+
+
+def test_the_named_optimizers_only_pick_parts() -> None:
+    for optimizer in ALL:
+        own = {name for name in vars(optimizer) if not name.startswith("__") or name == "__init__"}
+        assert own <= {"__init__", "__final__"} | {name for name in own if name.startswith("_abc")} | {"step"}
+        assert optimizer.__mro__[1] is AIM
+
+
+def test_the_flagship_has_the_documented_signature() -> None:
+    documented = dict(
+        lr=1e-3, betas=(0.9, 0.999), gamma=0.1, ell=None, ell_ratio=0.01, delta=1.0, zeta=1e-16, weight_decay=0.0
+    )
+    documented |= dict(decoupled_weight_decay=True, bias_correction=True)
+    signature = inspect.signature(aimopt.RADAR)
+    assert {name: signature.parameters[name].default for name in documented} == documented
+    options: Any = dict(maximize=False, foreach=None, fused=None, capturable=False, differentiable=False)
+    group = aimopt.RADAR(parameters(), 1e-3, (0.9, 0.999), 0.1, **options).param_groups[0]
+    assert {name: group[name] for name in options} == options
+
+
+@every
+def test_groups_override_every_hyperparameter(Optimizer: Class) -> None:
+    shapes = shapes_for(Optimizer)
+    other = Optimizer(parameters(shapes), lr=0.02, weight_decay=0.3).param_groups[0]
+    overrides = {
+        key: value for key, value in other.items() if key not in ("params", "filter", "geometry", "correction")
+    }
+    if "betas" in overrides:
+        overrides["betas"] = tuple(0.9 * beta for beta in overrides["betas"])
+    if "momentum" in overrides:
+        overrides["momentum"] = 0.5
+    expected = parameters(shapes)
+    alone = Optimizer(expected, lr=1.0)
+    for key, value in overrides.items():
+        alone.param_groups[0][key] = value
+    advance(alone, expected, 6)
+    params = parameters(shapes)
+    optimizer = Optimizer([{"params": params[:1], **overrides}, {"params": params[1:], **overrides}], lr=1.0)
+    assert optimizer.param_groups[1]["lr"] == 0.02
+    advance(optimizer, params, 6)
+    assert_same(flat(params), flat(expected))
+
+
+@every
+def test_foreach_is_the_plain_path(Optimizer: Class) -> None:
+    for options in ({}, dict(maximize=True), dict(weight_decay=0.1)):
+        assert_same(end(Optimizer, foreach=True, **options), end(Optimizer, foreach=False, **options))
+
+
+@every
+def test_capturable_keeps_step_counts_where_the_parameters_are(Optimizer: Class) -> None:
+    assert_same(end(Optimizer, capturable=True), end(Optimizer), 1e-5)
+    meta = [torch.zeros(shape, device="meta", requires_grad=True) for shape in shapes_for(Optimizer)]
+    optimizer = Optimizer(meta, lr=0.01, capturable=True)
+    for p in meta:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()  # on the meta device a read of any value would raise
+    assert all(value.is_meta for state in optimizer.state.values() for value in state.values())
+
+
+@every
+def test_a_tensor_lr_is_a_number_lr_and_is_not_written(Optimizer: Class) -> None:
+    for lr in (torch.tensor(0.01, dtype=torch.float64), torch.tensor([0.01], dtype=torch.float64)):
+        for foreach in (False, True):
+            build = lambda p, lr=lr, f=foreach: Optimizer(p, lr=lr, foreach=f)  # noqa: E731
+            assert_same(drive(build, parameters(shapes_for(Optimizer)), 12), end(Optimizer))
+        assert lr.item() == 0.01
+
+
+@every_element_wise
+def test_complex_parameters_are_pairs_of_reals(Optimizer: Class) -> None:
+    for foreach in (False, True):
+        complex_params = parameters([(3, 2), (4,)], torch.complex128)
+        real_params = [torch.view_as_real(p.detach()).clone().requires_grad_() for p in complex_params]
+        one = Optimizer(complex_params, lr=0.01, foreach=foreach, weight_decay=0.1)
+        other = Optimizer(real_params, lr=0.01, weight_decay=0.1)
+        for step in range(12):
+            push(complex_params, step)
+            for z, x in zip(complex_params, real_params, strict=True):
+                assert z.grad is not None
+                x.grad = torch.view_as_real(z.grad).clone()
+            one.step()
+            other.step()
+        assert_same(torch.view_as_real(flat(complex_params)).flatten(), flat(real_params))
+        buffers = [value for value in one.state[complex_params[0]].values() if value.ndim]
+        assert all(value.is_complex() for value in buffers)
+
+
+@every
+def test_maximize_descends_the_negative(Optimizer: Class) -> None:
+    params = parameters(shapes_for(Optimizer))
+    optimizer = Optimizer(params, lr=0.01, weight_decay=0.1)
+    for step in range(12):
+        push(params, step)
+        for p in params:
+            assert p.grad is not None
+            p.grad = -p.grad
+        optimizer.step()
+    climbing = parameters(shapes_for(Optimizer))
+    climber = Optimizer(climbing, lr=0.01, weight_decay=0.1, maximize=True)
+    for step in range(12):
+        push(climbing, step)
+        climber.step()
+    # The noise is the same and the pull is that of each one's own point, so the two paths meet at every step.
+    assert_same(flat(climbing), flat(params))
+
+
+@every
+@pytest.mark.parametrize("foreach", [False, True])
+def test_gradients_are_never_written(Optimizer: Class, foreach: bool) -> None:
+    params = parameters(shapes_for(Optimizer))
+    for options in (dict(maximize=True), dict(weight_decay=0.1)):
+        optimizer = Optimizer(params, lr=0.01, foreach=foreach, **options)
+        for step in range(3):
+            push(params, step)
+            before = [p.grad.clone() for p in params if p.grad is not None]
+            versions = [p.grad._version for p in params if p.grad is not None]
+            optimizer.step()
+            for p, grad, version in zip(params, before, versions, strict=True):
+                assert p.grad is not None
+                assert torch.equal(p.grad, grad)
+                assert p.grad._version == version
+
+
+@every
+def test_missing_empty_and_zero_gradients(Optimizer: Class) -> None:
+    shapes = shapes_for(Optimizer)
+    params = parameters(shapes)
+    optimizer = Optimizer(params, lr=0.01, weight_decay=0.0)
+    optimizer.step()  # no gradient anywhere
+    assert not optimizer.state
+    assert_same(flat(params), flat(parameters(shapes)))
+    params[0].grad = torch.zeros_like(params[0])
+    optimizer.step()
+    assert_same(flat(params), flat(parameters(shapes)))
+    assert list(optimizer.state) == params[:1]
+    if Optimizer in EXCEPT_MATRICES:
+        nothing = torch.zeros(0, 3, requires_grad=True)
+        nothing.grad = torch.zeros(0, 3)
+        for foreach in (False, True):
+            Optimizer([nothing], lr=0.01, foreach=foreach, skip_nonfinite=True).step()
+
+
+@every
+def test_parameters_of_one_group_may_have_seen_different_numbers_of_steps(Optimizer: Class) -> None:
+    results = []
+    for foreach in (False, True):
+        params = parameters(shapes_for(Optimizer))
+        optimizer = Optimizer(params, lr=0.01, foreach=foreach)
+        for step in range(9):
+            push(params, step)
+            if step % 3:
+                params[0].grad = None
+            optimizer.step()
+        assert [optimizer.state[p]["step"].item() for p in params] == [3] + [9] * (len(params) - 1)
+        results.append(flat(params))
+    assert_same(results[1], results[0])
+
+
+def test_mixed_dtypes_in_one_group() -> None:
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
+    for foreach in (False, True):
+        params = [parameters([(4,)], dtype)[0] for dtype in dtypes]
+        together = aimopt.RADAR(params, 0.01, foreach=foreach)
+        for step in range(5):
+            for p in params:
+                push([p], step)
+            together.step()
+        for p, dtype in zip(params, dtypes, strict=True):
+            alone = drive(lambda q: aimopt.RADAR(q, 0.01), parameters([(4,)], dtype), 5)
+            assert torch.equal(p.detach(), alone)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_parameters_are_stepped_in_float32(Optimizer: Class, dtype: torch.dtype) -> None:
+    for foreach in (False, True):
+        params = parameters(shapes_for(Optimizer), dtype)
+        optimizer = Optimizer(params, lr=0.01, foreach=foreach)
+        exact = [p.detach().float().requires_grad_() for p in params]
+        reference = Optimizer(exact, lr=0.01)
+        for step in range(30):
+            push(params, step)
+            for p, q in zip(params, exact, strict=True):
+                assert p.grad is not None
+                q.grad = p.grad.float()
+                q.data.copy_(p.detach().float())
+            optimizer.step()
+            reference.step()
+            for p, q in zip(params, exact, strict=True):
+                assert torch.equal(p.detach(), q.detach().to(dtype))
+        assert all(value.dtype == torch.float32 for state in optimizer.state.values() for value in state.values())
+        for scale in (0.0, 1e-7, 6e4):  # underflowing and nearly overflowing gradients
+            for p in params:
+                p.grad = torch.full_like(p, scale)
+            optimizer.step()
+        assert all(p.isfinite().all() for p in params)
+
+
+@every
+def test_strides_do_not_matter(Optimizer: Class) -> None:
+    shape = (4, 3, 2, 2)
+    for foreach in (False, True):
+        plain = parameters([shape])
+        strange = [
+            plain[0].detach().clone().to(memory_format=torch.channels_last).requires_grad_(),
+            plain[0].detach().permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0).requires_grad_(),
+        ]
+        expected = drive(lambda p: Optimizer(p, lr=0.01), plain, 8)
+        for p in strange:
+            optimizer = Optimizer([p], lr=0.01, foreach=foreach)
+            assert not p.is_contiguous()
+            strides = p.stride()
+            advance(optimizer, [p], 8)
+            assert_same(p.detach().flatten(), expected)
+            assert p.stride() == strides
+
+
+@every
+def test_sparse_gradients_are_refused(Optimizer: Class) -> None:
+    p = torch.ones(4, 2, requires_grad=True)
+    p.grad = torch.eye(4, 2).to_sparse()
+    with pytest.raises(RuntimeError, match=r"parameter 'table' has one; make its layer with sparse=False"):
+        Optimizer([("table", p)], lr=0.01).step()
+
+
+@every
+def test_nonfinite_gradients_propagate_unless_they_are_to_be_skipped(Optimizer: Class) -> None:
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        params = parameters(shapes_for(Optimizer))
+        skipping = Optimizer([{"params": params[:1]}, {"params": params[1:]}], lr=0.01, skip_nonfinite=True)
+        advance(skipping, params, 3)
+        before, state = flat(params), copy.deepcopy(skipping.state_dict()["state"])
+        push(params, 3)
+        assert params[-1].grad is not None
+        params[-1].grad.view(-1)[0] = bad
+        skipping.step()
+        assert torch.equal(flat(params), before)
+        after = skipping.state_dict()
+        assert after["param_groups"][0]["skipped_steps"] == 1
+        assert all(torch.equal(after["state"][i][key], state[i][key]) for i in state for key in state[i])
+        advance(skipping, params, 3, first=3)
+        assert_same(flat(params), end(Optimizer, 6))
+    if Optimizer in EXCEPT_MATRICES:
+        plain = Optimizer(params, lr=0.01)
+        push(params, 6)
+        assert params[-1].grad is not None
+        params[-1].grad.fill_(torch.nan)
+        plain.step()
+        if Optimizer.__name__ not in ("Lion", "AcceleratedLion"):  # torch's sign of NaN is 0 in lion-pytorch too
+            assert params[-1].isnan().all()
+
+
+@every
+def test_the_closure_is_called_once_with_gradients_enabled_and_its_loss_returned(Optimizer: Class) -> None:
+    params = parameters(shapes_for(Optimizer))
+    optimizer = Optimizer(params, lr=0.01)
+    calls = []
+
+    def closure() -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        push(params, 0)
+        return torch.tensor(42.0)
+
+    with torch.no_grad():
+        assert optimizer.step(closure) == 42.0
+    assert calls == [True]
+    assert optimizer.step() is None
+
+
+@every
+def test_hooks(Optimizer: Class) -> None:
+    params = parameters(shapes_for(Optimizer))
+    optimizer = Optimizer(params, lr=0.01)
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    optimizer.register_state_dict_post_hook(lambda _, state: seen.append(f"saved {len(state['state'])}"))
+    optimizer.register_load_state_dict_pre_hook(lambda _, state: seen.append("loading"))
+    optimizer.register_load_state_dict_post_hook(lambda _: seen.append("loaded"))
+    advance(optimizer, params, 1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert seen == ["before", "after", f"saved {len(params)}", "loading", "loaded"]
+
+
+@every
+def test_a_group_can_be_added_later(Optimizer: Class) -> None:
+    params = parameters(shapes_for(Optimizer))
+    optimizer = Optimizer(params[:1], lr=0.01)
+    advance(optimizer, params, 3)
+    optimizer.add_param_group({"params": params[1:], "lr": 0.5})
+    assert optimizer.param_groups[1]["lr"] == 0.5
+    advance(optimizer, params, 3, first=3)
+    assert [optimizer.state[p]["step"].item() for p in params] == [6] + [3] * (len(params) - 1)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": params[:1]})
+    with pytest.raises(ValueError, match="weight_decay must be a finite number"):
+        optimizer.add_param_group({"params": parameters(MATRICES, seed=1), "weight_decay": -1.0})
+    with pytest.raises(TypeError, match="must be a dict"):
+        optimizer.add_param_group(params)
+    assert len(optimizer.param_groups) == 2
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def test_named_parameters_and_create() -> None:
+    network = model()
+    network[0].bias.requires_grad_(False)
+    optimizer = aimopt.create("RaDaR", network, lr=0.5, gamma=0.2)
+    assert isinstance(optimizer, aimopt.RADAR)
+    assert optimizer.param_groups[0]["param_names"] == [n for n, p in network.named_parameters() if p.requires_grad]
+    assert optimizer.param_groups[0]["gamma"] == 0.2
+    assert isinstance(aimopt.create("sgd-m", network.parameters(), lr=0.1), aimopt.SGDM)
+    assert {name.lower() for name in aimopt.available()} >= {"radar", "rad", "adamw", "lion", "muon", "acceleratedmuon"}
+    with pytest.raises(ValueError, match=r"no optimizer is called 'radra'; did you mean 'RADAR'\?"):
+        aimopt.create("radra", network)
+    with pytest.raises(ValueError, match="known are RADAR, RAD"):
+        aimopt.create("zzz", network)
+    with pytest.raises(ValueError, match=r"takes real matrices .* parameter '2.bias' has shape \(8,\)"):
+        aimopt.create("muon", network, lr=0.1)
+
+
+@every
+def test_copies_and_pickles_go_on_alike(Optimizer: Class) -> None:
+    params = parameters(shapes_for(Optimizer))
+    optimizer = Optimizer(params, lr=0.01)
+    advance(optimizer, params, 4)
+    for clone in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        own = clone.param_groups[0]["params"]
+        advance(clone, own, 4, first=4)
+        assert_same(flat(own), end(Optimizer, 8))
+
+
+@every
+def test_saving_and_loading(Optimizer: Class) -> None:
+    for foreach in (False, True):
+        params = parameters(shapes_for(Optimizer))
+        optimizer = Optimizer(params, lr=0.01, foreach=foreach)
+        advance(optimizer, params, 4)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        other = Optimizer(params, lr=0.7, weight_decay=0.5)
+        other.load_state_dict(torch.load(file, weights_only=True))
+        assert other.param_groups[0]["lr"] == 0.01
+        advance(other, params, 4, first=4)
+        assert_same(flat(params), end(Optimizer, 8))
+
+
+SCHEDULERS: dict[str, Any] = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda i: 0.9**i),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda i: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 4]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=3),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.0 + 1e-3, total_iters=4),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 5),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 1e-4, 1e-2, 2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=8),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(o, 0.9)]),
+}
+
+
+@every
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_drives_it(Optimizer: Class, name: str) -> None:
+    shapes = shapes_for(Optimizer)
+    params = parameters(shapes)
+    optimizer = Optimizer(params, lr=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scheduler = SCHEDULERS[name](optimizer)
+    by_hand = parameters(shapes)
+    reference = Optimizer(by_hand, lr=0.01)
+    rates = []
+    for step in range(7):
+        group = optimizer.param_groups[0]
+        rates.append(group["lr"])
+        for key in ("lr", "betas", "momentum"):
+            if key in group:
+                reference.param_groups[0][key] = group[key]
+        advance(optimizer, params, 1, first=step)
+        advance(reference, by_hand, 1, first=step)
+        scheduler.step(1.0) if name == "ReduceLROnPlateau" else scheduler.step()
+    assert len(set(rates)) > 1
+    assert_same(flat(params), flat(by_hand))
+
+
+def test_gradscaler_and_gradient_accumulation() -> None:
+    x, y = torch.randn(16, 6, dtype=torch.float64), torch.randn(16, 3, dtype=torch.float64)
+
+    def loss(network: nn.Module, part: slice) -> Tensor:
+        return nn.functional.mse_loss(network(x[part]), y[part])
+
+    whole, scaled, parts = model(), model(), model()
+    optimizers = [aimopt.RADAR(network.parameters(), 0.01) for network in (whole, scaled, parts)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for _ in range(5):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss(whole, slice(None)).backward()
+        optimizers[0].step()
+        scaler.scale(loss(scaled, slice(None))).backward()
+        scaler.step(optimizers[1])
+        scaler.update()
+        for half in (slice(0, 8), slice(8, 16)):
+            (loss(parts, half) / 2).backward()
+        optimizers[2].step()
+    assert_same(flat(list(scaled.parameters())), flat(list(whole.parameters())), 1e-10)
+    assert_same(flat(list(parts.parameters())), flat(list(whole.parameters())), 1e-10)
+    # An overflow: the scaler leaves out the step, and the optimizer does not count it.
+    for p in scaled.parameters():
+        p.grad = torch.full_like(p, torch.inf)
+    before = flat(list(scaled.parameters()))
+    scaler.step(optimizers[1])
+    scaler.update()
+    assert torch.equal(flat(list(scaled.parameters())), before)
+
+
+@every
+def test_the_step_can_be_differentiated_through(Optimizer: Class) -> None:
+    """d(loss after three steps)/d(lr) by autograd and by finite differences."""
+    shapes = shapes_for(Optimizer)[:2]
+    target = parameters(shapes, seed=7)
+    # The sign is flat and Newton–Schulz in bfloat16 is coarse, but lr enters linearly all the same.
+
+    def after(lr: Tensor) -> Tensor:
+        params = [p.detach().clone().requires_grad_() + 0.0 for p in parameters(shapes)]
+        for p in params:
+            p.retain_grad()
+        optimizer = Optimizer(params, lr=lr, differentiable=True)
+        for step in range(3):
+            generator = torch.Generator().manual_seed(step)
+            for p in params:
+                p.grad = torch.randn(p.shape, dtype=torch.float64, generator=generator)
+            optimizer.step()
+        return sum(((p - t.detach()) ** 2).sum() for p, t in zip(params, target, strict=True))  # type: ignore[return-value]
+
+    lr = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(after(lr), lr)
+    h = 1e-6
+    numeric = (after(lr + h) - after(lr - h)) / (2 * h)
+    assert slope.item() == pytest.approx(numeric.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(lr=-1.0), "lr must be a finite number ≥ 0, got -1.0"),
+        (dict(lr=float("nan")), "got nan"),
+        (dict(lr=float("inf")), "got inf"),
+        (dict(lr="1e-3"), "got '1e-3'"),
+        (dict(lr=torch.ones(2)), r"one element, got shape \(2,\)"),
+        (dict(weight_decay=-0.1), "weight_decay must be a finite number"),
+        (dict(weight_decay=None), "weight_decay must be a finite number"),
+        (dict(decoupled_weight_decay="no"), "decoupled_weight_decay must be True, False or 'proximal'"),
+        (dict(betas=(1.0, 0.9)), "beta must be a number in"),
+        (dict(betas=(0.9, 1.0)), "beta2 must be a number in"),
+        (dict(betas=(0.9,)), "betas must be 2 numbers"),
+        (dict(gamma=-1.0), "gamma must be"),
+        (dict(zeta=0.0), "zeta must be"),
+        (dict(ell=-1.0), "ell must be"),
+        (dict(bias_correction="maybe"), "bias_correction must be one of"),
+        (dict(fused=True), "leave fused=None"),
+        (dict(foreach=True, differentiable=True), "leave foreach=None"),
+    ],
+)
+def test_a_bad_hyperparameter_gets_a_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        aimopt.RADAR(parameters(), **options)
+
+
+def test_a_bad_value_set_later_is_refused_at_the_next_step() -> None:
+    params = parameters()
+    optimizer = aimopt.RADAR(params)
+    for key, bad, good in (("betas", (1.0, 0.9), (0.9, 0.99)), ("zeta", -1.0, 1e-16), ("betas", (0.9,), [0.9, 0.99])):
+        before = flat(params)
+        optimizer.param_groups[0][key] = bad
+        push(params, 0)
+        with pytest.raises(ValueError, match="must be"):
+            optimizer.step()
+        assert torch.equal(flat(params), before)
+        optimizer.param_groups[0][key] = good
+        optimizer.step()
+
+
+def test_ell_above_lr_is_said_once() -> None:
+    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+        optimizer = aimopt.RADAR(parameters(), lr=0.1, ell=0.5)
+    advance(optimizer, optimizer.param_groups[0]["params"], 2)  # a second warning would be an error
+    params = parameters()
+    optimizer = aimopt.RADAR(params, lr=0.1, ell=0.05)
+    advance(optimizer, params, 1)
+    optimizer.param_groups[0]["lr"] = 0.01  # as a scheduler does
+    with pytest.warns(UserWarning, match="ell_ratio"):
+        advance(optimizer, params, 1)
+    advance(optimizer, params, 2)
+
+
+def test_by_default_ell_follows_the_learning_rate_and_a_zero_rate_moves_nothing() -> None:
+    params = parameters()
+    before = flat(params)
+    advance(aimopt.RADAR(params, lr=0.0, weight_decay=0.1), params, 3)
+    assert torch.equal(flat(params), before)

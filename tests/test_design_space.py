@@ -1,0 +1,225 @@
+"""Every filter × geometry × correction: it runs, and alike on every path, or it is refused with a reason."""
+
+import itertools
+from dataclasses import replace
+from inspect import isabstract
+from typing import Any
+
+import pytest
+import torch
+
+import aimopt
+from aimopt import AIM, Belief, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
+from aimopt.components import Component, Correction, Filter, Geometry
+from driving import MATRICES, assert_same, drive, flat, parameters, push
+
+
+def final(axis: type[Component]) -> list[Any]:
+    return [part() for part in axis.registry.values() if not isabstract(part) and part.__module__.startswith("aimopt")]
+
+
+FILTERS = [*final(Filter), HeavyBall(normalized=True)]
+GEOMETRIES = [
+    *final(Geometry),
+    Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True),
+    Belief(rectify=False),
+]
+CORRECTIONS = [*final(Correction), FixedPoint(iterations=2)]
+CELLS = list(itertools.product(FILTERS, GEOMETRIES, CORRECTIONS))
+
+
+def refused(filter: Any, geometry: Any, correction: Any) -> bool:
+    if isinstance(filter, HeavyBall) and (isinstance(geometry, Belief) or (not geometry.linear and filter.gain != 1)):
+        return True
+    return isinstance(correction, ExactQuadratic) and not geometry.linear
+
+
+def name(part: Any) -> str:
+    return type(part).__name__
+
+
+def build(params: Any, cell: Any, **options: Any) -> AIM:
+    filter, geometry, correction = cell
+    return AIM(params, 0.01, filter=filter, geometry=geometry, correction=correction, **options)
+
+
+def closure_for(params: Any, step: int) -> Any:
+    def closure() -> torch.Tensor:
+        push(params, step)  # a pull to zero plus noise fixed by the step: the gradient of a quadratic
+        return flat(params).square().sum()
+
+    return closure
+
+
+def test_there_is_something_to_combine() -> None:
+    assert [len({name(part) for part in axis}) for axis in (FILTERS, GEOMETRIES, CORRECTIONS)] == [7, 6, 5]
+
+
+@pytest.mark.parametrize("filter", FILTERS, ids=repr)
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
+@pytest.mark.usefixtures("float64_scalars")
+def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry: Any) -> None:
+    if not geometry.linear and hasattr(filter, "bias_correction"):
+        # At the first step a corrected m is g, and the sign of g − m is that of a rounding error.
+        filter = replace(filter, bias_correction=False)
+    for correction in CORRECTIONS:
+        cell = (filter, geometry, correction)
+        if refused(*cell):
+            with pytest.raises(ValueError, match=r"use "):
+                build(parameters(MATRICES), cell)
+            continue
+        ends = []
+        for options in (
+            {"foreach": False},
+            {"foreach": True},
+            {"capturable": True},
+            {"capturable": True, "foreach": True},
+        ):
+            params = parameters(MATRICES)
+            optimizer = build(params, cell, **options)
+            for step in range(8):
+                optimizer.step(closure_for(params, step))
+            ends.append(flat(params))
+        assert ends[0].isfinite().all()
+        assert (ends[0] - flat(parameters(MATRICES))).abs().max() > 1e-3
+        for end in ends[1:]:
+            assert_same(end, ends[0], 1e-12)
+
+
+def test_a_table_1_of_the_paper_is_constructible() -> None:
+    """Four geometries by three columns; the third has two approximations that every geometry takes."""
+    filter = aimopt.EMA()
+    columns = [aimopt.Direct(), FixedPoint(), FixedPoint(iterations=3), aimopt.Secant()]
+    for geometry, correction in itertools.product((aimopt.Euclidean(), Relativistic(), Spectral(), Sign()), columns):
+        build(parameters(MATRICES), (filter, geometry, correction))
+
+
+def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
+    from dataclasses import dataclass
+
+    from torch import Tensor
+
+    from aimopt.components import State, Step
+
+    @dataclass(frozen=True)
+    class SoftSign(Geometry):
+        """Between Euclidean and Sign: P(x) = x/(|x| + width)."""
+
+        width: float = 1.0
+        linear = False
+
+        def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+            return None
+
+        def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+            return x / (x.abs() + self.width)
+
+    cell = (aimopt.EMA(), SoftSign(0.5), FixedPoint())
+    plain = drive(lambda p: build(p, cell, foreach=False), parameters(), 10)
+    listed = drive(lambda p: build(p, cell, foreach=True), parameters(), 10)
+    assert_same(listed, plain)
+    optimizer = build(parameters(), cell)
+    assert optimizer.param_groups[0]["geometry"] == "SoftSign"
+    assert optimizer.param_groups[0]["width"] == 0.5
+
+    with pytest.raises(TypeError, match="give yours another name"):
+        type("Sign", (Geometry,), {})
+
+
+def test_a_user_s_part_may_use_tensor_methods_torch_has_no_list_kernel_for() -> None:
+    from aimopt.tensors import TensorList
+
+    listed = TensorList([torch.tensor([1.0, -2.0]), torch.tensor(3.0)])
+    assert [x.tolist() for x in listed.tanh().items] == [
+        torch.tensor([1.0, -2.0]).tanh().tolist(),
+        pytest.approx(0.99505475),
+    ]
+    assert [x.tolist() for x in (1 / (2 - listed)).items] == [[1.0, 0.25], -1.0]
+    assert [x.tolist() for x in (listed - torch.tensor(1.0)).items] == [[0.0, -3.0], 2.0]
+    with pytest.raises(AttributeError, match="tensor by tensor"):
+        listed.shape  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: aimopt.EMA(1.0), r"EMA: beta must be a number in \[0, 1\), got 1.0"),
+        (lambda: aimopt.EMA(float("nan")), "got nan"),
+        (lambda: aimopt.EMA("0.9"), "got '0.9'"),  # type: ignore[arg-type]
+        (lambda: aimopt.EMA(True), "got True"),
+        (lambda: aimopt.EMA(bias_correction="yes"), "bias_correction must be one of"),
+        (lambda: aimopt.HeavyBall(-0.1), "momentum must be"),
+        (lambda: aimopt.GradientDifference(gamma=-1), r"gamma must be a number in \[0, ∞\), got -1"),
+        (lambda: aimopt.GradientDifference(gamma=float("inf")), "got inf"),
+        (lambda: aimopt.Lookback(0.9, 1.5), "decay must be"),
+        (lambda: aimopt.QuasiHyperbolic(nu=-0.1), "nu must be"),
+        (lambda: aimopt.ScheduledNesterov(momentum_decay=-1), "momentum_decay must be"),
+        (lambda: aimopt.AdanPair(beta_difference=1), "beta_difference must be"),
+        (lambda: aimopt.Adaptive(eps=-1), "eps must be"),
+        (lambda: Relativistic(zeta=0.0), r"zeta must be a number in \(0, ∞\), got 0.0"),
+        (lambda: Relativistic(delta=0), "delta must be"),
+        (lambda: Relativistic(order=3), r"order must be one of \[1, 2\], got 3"),
+        (lambda: Relativistic(zeta=None), "needs max_iter"),
+        (lambda: Relativistic(final_delta=-1.0, max_iter=5), "final_delta must be"),
+        (lambda: Relativistic(max_iter=0), "max_iter must be"),
+        (lambda: Belief(amsgrad=True), "pass rectify=False"),
+        (lambda: Spectral(ns_steps=0), "ns_steps must be"),
+        (lambda: Spectral(ns_coefficients=(1.0, 2.0)), "three numbers"),  # type: ignore[arg-type]
+        (lambda: Spectral(adjust_lr_fn="best"), "adjust_lr_fn must be one of"),
+        (lambda: FixedPoint(ell=-1.0), "ell must be"),
+        (lambda: FixedPoint(ell_ratio=float("nan")), "ell_ratio must be"),
+        (lambda: FixedPoint(iterations=0), "iterations must be"),
+        (lambda: aimopt.MixThenMap(-1.0), "ell_ratio must be"),
+        (lambda: ExactQuadratic(cg_iterations=0), "cg_iterations must be"),
+    ],
+)
+def test_a_bad_hyperparameter_gets_a_sentence(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_parts_that_share_a_hyperparameter_must_agree_on_it() -> None:
+    with pytest.raises(ValueError, match="one bias_correction for both"):
+        AIM(parameters(), 0.1, filter=aimopt.EMA(bias_correction=False), geometry=aimopt.Adaptive())
+
+
+def test_a_part_of_the_wrong_axis_is_refused() -> None:
+    with pytest.raises(ValueError, match="geometry must be a Geometry"):
+        AIM(parameters(), 0.1, filter=aimopt.EMA(), geometry=aimopt.EMA())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no geometry is called 'Signum'; known are"):
+        AIM([{"params": parameters(), "geometry": "Signum"}], 0.1, filter=aimopt.EMA(), geometry=Sign())
+
+
+def test_corrections_that_evaluate_again_need_a_closure() -> None:
+    for correction in (FixedPoint(iterations=2), ExactQuadratic()):
+        optimizer = build(parameters(), (aimopt.EMA(), aimopt.Euclidean(), correction))
+        with pytest.raises(ValueError, match=r"call step\(closure\)"):
+            optimizer.step()
+
+
+def test_exact_quadratic_is_for_all_groups_or_none() -> None:
+    a, b = parameters([(2,), (3,)])
+    groups: list[dict[str, Any]] = [{"params": [a]}, {"params": [b], "correction": FixedPoint()}]
+    optimizer = AIM(
+        groups,
+        0.1,
+        filter=aimopt.EMA(),
+        geometry=aimopt.Euclidean(),
+        correction=ExactQuadratic(),
+    )
+    with pytest.raises(ValueError, match="every parameter group"):
+        optimizer.step(closure_for([a, b], 0))
+
+
+def test_exact_quadratic_says_when_there_is_no_minimum() -> None:
+    (x,) = parameters([(3,)])
+    before = x.detach().clone()
+    optimizer = AIM([x], 1.0, filter=aimopt.EMA(), geometry=aimopt.Euclidean(), correction=ExactQuadratic(ell=1.0))
+
+    def closure() -> torch.Tensor:
+        x.grad = -10 * x.detach()  # a hill
+        return x.detach().square().sum()
+
+    with pytest.raises(RuntimeError, match="negative curvature"):
+        optimizer.step(closure)
+    assert_same(x.detach(), before)

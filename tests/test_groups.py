@@ -1,0 +1,156 @@
+"""Splitting a model's parameters, and one optimizer for several kinds of them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import aimopt
+from aimopt import AIM, RADAR, Muon, groups
+from driving import advance, assert_same, flat, parameters, push
+
+
+class Transformer(nn.Module):
+    """Embedding, attention, norms, a convolution, a tied output layer and a frozen one."""
+
+    def __init__(self, *, tied: bool = True) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.patch = nn.Conv1d(8, 8, 3, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.hidden = nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.ones(1, 8))
+        self.head = nn.Linear(8, 11, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        x = x + self.patch(x.transpose(1, 2)).transpose(1, 2)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(self.hidden(self.norm(self.frozen(x))) * self.scale)
+
+
+def names(params: Any) -> set[str]:
+    return {name for name, _ in params}
+
+
+def test_matrices_are_hidden_ones() -> None:
+    split = groups.split(Transformer())
+    assert names(split.matrices) == {
+        "patch.weight",
+        "attention.in_proj_weight",
+        "attention.out_proj.weight",
+        "hidden.weight",
+    }
+    (undecayed,) = split.rest(weight_decay=0.1)
+    assert undecayed["weight_decay"] == 0.0
+    assert "embed.weight" in names(undecayed["params"])
+    assert split.frozen == ["frozen.weight", "frozen.bias"]
+
+
+def test_an_untied_head_is_decayed_but_no_matrix() -> None:
+    split = groups.split(Transformer(tied=False))
+    decayed, kept = split.rest(weight_decay=0.1)
+    assert names(decayed["params"]) == {"head.weight"}
+    assert {"embed.weight", "norm.weight", "norm.bias", "hidden.bias", "scale"} <= names(kept["params"])
+    everything = split.all(weight_decay=0.1)
+    assert sum(len(group["params"]) for group in everything) == len(split.choices)
+    assert "hidden.weight" in names(everything[0]["params"])
+
+
+def test_the_head_can_be_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    assert names(groups.split(model).matrices) == {"0.weight", "1.weight"}
+    assert names(groups.split(model, head="0").matrices) == {"1.weight", "2.weight"}
+    with pytest.raises(ValueError, match="no module named 'output'"):
+        groups.split(model, head="output")
+
+
+def test_the_choice_is_explained() -> None:
+    table = groups.split(Transformer()).explain()
+    lines = {line.split()[0]: line for line in table.splitlines()}
+    assert "embedding, shared by 2 modules" in lines["embed.weight"]
+    assert "convolution kernel, 8×24 when flattened" in lines["patch.weight"]
+    assert "frozen: left out" in lines["frozen.bias"]
+    assert "hidden matrix" in lines["hidden.weight"]
+    assert lines["hidden.weight"].split()[1:4] == ["8×8", "yes", "yes"]
+    assert lines["scale"].split()[1:4] == ["1×8", "no", "no"]
+
+
+def test_a_hybrid_is_its_two_optimizers() -> None:
+    shapes: Any = [(5, 4), (4, 9), (7,), (3,)]
+    apart = parameters(shapes)
+    muon, radar = Muon(apart[:2], 0.02, weight_decay=0.01), RADAR(apart[2:], 0.003, gamma=0.2)
+    together = parameters(shapes)
+    hybrid = groups.combine(Muon(together[:2], 0.02, weight_decay=0.01), RADAR(together[2:], 0.003, gamma=0.2))
+    assert isinstance(hybrid, AIM)
+    for step in range(8):
+        push(apart, step)
+        muon.step()
+        radar.step()
+        advance(hybrid, together, 1, first=step)
+    assert_same(flat(together), flat(apart))
+    saved = hybrid.state_dict()
+    assert [group["geometry"] for group in saved["param_groups"]] == ["Spectral", "Relativistic"]
+    other = groups.combine(Muon(together[:2]), RADAR(together[2:]))
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["lr"] == 0.02
+    assert other.param_groups[1]["gamma"] == 0.2
+
+
+def test_a_hybrid_can_also_be_written_as_groups() -> None:
+    matrix, vector = parameters([(5, 4), (7,)])
+    written: list[dict[str, Any]] = [
+        {
+            "params": [matrix],
+            "filter": aimopt.EMA(0.95),
+            "geometry": aimopt.Spectral(),
+            "correction": aimopt.Direct(),
+        },
+        {"params": [vector]},
+    ]
+    optimizer = RADAR(written, lr=0.01)
+    assert optimizer.param_groups[0]["betas"] == (0.95,)
+    assert optimizer.param_groups[1]["betas"] == (0.9, 0.999)
+    advance(optimizer, [matrix, vector], 3)
+    assert set(optimizer.state[matrix]) == {"step", "exp_avg"}
+
+
+def test_a_hybrid_trains_a_model_under_one_scheduler() -> None:
+    torch.manual_seed(0)
+    model = Transformer()
+    split = groups.split(model)
+    optimizer = groups.combine(
+        Muon(split.matrices, lr=0.02, weight_decay=0.01), RADAR(split.rest(weight_decay=0.01), lr=3e-3)
+    )
+    assert optimizer.param_groups[0]["param_names"][0] == "patch.weight"
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+    tokens = torch.randint(0, 11, (4, 12))
+    frozen = model.frozen.weight.clone()
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten())
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 3
+    assert torch.equal(model.frozen.weight, frozen)
+
+
+def test_what_cannot_be_combined() -> None:
+    params = parameters([(2, 2)])
+    with pytest.raises(ValueError, match="at least one"):
+        groups.combine()
+    with pytest.raises(ValueError, match="got AdamW"):
+        groups.combine(torch.optim.AdamW(params))  # type: ignore[arg-type]
+    used = RADAR(params)
+    advance(used, params, 1)
+    with pytest.raises(ValueError, match="before the first step"):
+        groups.combine(used)

@@ -1,0 +1,170 @@
+"""Every named optimizer against the published package that defines it, in float64, over random configurations."""
+
+import contextlib
+import io
+import warnings
+from typing import Any
+
+import adabelief_pytorch
+import lion_pytorch
+import pytest
+import pytorch_optimizer
+import qhoptim.pyt
+import rad.optim
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aimopt
+from driving import MATRICES, Factory, assert_same, drive, parameters
+
+pytestmark = pytest.mark.usefixtures("float64_scalars")
+STEPS = 200
+lrs = st.floats(1e-4, 3e-2)
+betas = st.tuples(st.floats(0.0, 0.99), st.floats(0.5, 0.9999))
+decays = st.sampled_from([0.0, 0.01, 0.1])
+seeds = st.integers(0, 10_000)
+booleans = st.booleans()
+random_configurations = settings(max_examples=12, deadline=None)
+
+
+def agree(ours: Factory, theirs: Factory, seed: int, **kwargs: Any) -> None:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # the oracles' own
+        reference = drive(theirs, parameters(seed=seed, **kwargs), STEPS)
+    assert_same(drive(ours, parameters(seed=seed, **kwargs), STEPS), reference)
+
+
+@given(lrs, betas, st.floats(0, 0.5), st.floats(0, 1), st.floats(0.3, 3), decays, booleans, seeds)
+@random_configurations
+def test_radar(
+    lr: float, b: tuple[float, float], gamma: float, ratio: float, delta: float, wd: float, decoupled: bool, seed: int
+) -> None:
+    common: dict[str, Any] = dict(delta=delta, zeta=1e-6, weight_decay=wd, decoupled_weight_decay=decoupled)
+    agree(
+        lambda p: aimopt.RADAR(p, lr, b, gamma, ell=ratio * lr, **common),
+        lambda p: rad.optim.RADAR(p, lr, b, gamma, l=ratio * lr, **common, foreach=False),
+        seed,
+    )
+
+
+@given(lrs, betas, st.floats(0.3, 3), st.sampled_from([1, 2]), decays, st.floats(1e-16, 1.0), booleans, seeds)
+@random_configurations
+def test_rad(
+    lr: float, b: tuple[float, float], delta: float, order: int, wd: float, zeta: float, amsgrad: bool, seed: int
+) -> None:
+    b = (max(b[0], 0.1), b[1])  # order 2 of pytorch-rad divides by β1
+    agree(
+        lambda p: aimopt.RAD(p, lr, b, delta, order, wd, zeta=zeta, amsgrad=amsgrad),
+        lambda p: rad.optim.RAD(p, lr, b, delta, order, wd, zeta=zeta, amsgrad=amsgrad),
+        seed,
+    )
+
+
+@given(lrs, st.floats(0.3, 3), st.sampled_from([None, 0.5, 4.0]), st.integers(STEPS, 3 * STEPS), seeds)
+@random_configurations
+def test_rad_annealing(lr: float, delta: float, final: float | None, max_iter: int, seed: int) -> None:
+    common: dict[str, Any] = dict(delta=delta, zeta=None, max_iter=max_iter, final_delta=final)
+    agree(lambda p: aimopt.RAD(p, lr, **common), lambda p: rad.optim.RAD(p, lr, **common), seed)
+
+
+@given(lrs, st.floats(0.0, 0.99), decays, booleans, seeds)
+@random_configurations
+def test_sgdm_and_nesterov(lr: float, momentum: float, wd: float, maximize: bool, seed: int) -> None:
+    common: dict[str, Any] = dict(lr=lr * 0.1, momentum=momentum, weight_decay=wd, maximize=maximize)
+    agree(lambda p: aimopt.SGDM(p, **common), lambda p: torch.optim.SGD(p, **common), seed)
+    if momentum:
+        agree(lambda p: aimopt.Nesterov(p, **common), lambda p: torch.optim.SGD(p, **common, nesterov=True), seed)
+
+
+@given(lrs, betas, st.sampled_from([1e-8, 1e-3]), decays, booleans, booleans, seeds)
+@random_configurations
+def test_adam_and_adamw(
+    lr: float, b: tuple[float, float], eps: float, wd: float, amsgrad: bool, maximize: bool, seed: int
+) -> None:
+    common: dict[str, Any] = dict(lr=lr, betas=b, eps=eps, weight_decay=wd, amsgrad=amsgrad, maximize=maximize)
+    agree(lambda p: aimopt.Adam(p, **common), lambda p: torch.optim.Adam(p, **common), seed)
+    agree(lambda p: aimopt.AdamW(p, **common), lambda p: torch.optim.AdamW(p, **common), seed)
+
+
+@given(lrs, betas, decays, st.floats(0, 0.1), booleans, seeds)
+@random_configurations
+def test_nadam(lr: float, b: tuple[float, float], wd: float, decay: float, decoupled: bool, seed: int) -> None:
+    common: dict[str, Any] = dict(
+        lr=lr, betas=b, weight_decay=wd, momentum_decay=decay, decoupled_weight_decay=decoupled
+    )
+    agree(lambda p: aimopt.NAdam(p, **common), lambda p: torch.optim.NAdam(p, **common), seed)
+
+
+@given(lrs, st.tuples(*[st.floats(0.5, 0.999)] * 3), decays, booleans, seeds)
+@random_configurations
+def test_adan(lr: float, b: tuple[float, float, float], wd: float, no_prox: bool, seed: int) -> None:
+    agree(
+        lambda p: aimopt.Adan(p, lr, b, weight_decay=wd, no_prox=no_prox),
+        lambda p: pytorch_optimizer.Adan(p, lr, b, weight_decay=wd, weight_decouple=no_prox, foreach=False),
+        seed,
+    )
+
+
+# At β1 near 0 the average is the gradient and their difference is rounding: nothing to compare.
+@given(
+    lrs,
+    st.tuples(st.floats(0.3, 0.99), st.floats(0.5, 0.9999)),
+    st.sampled_from([1e-16, 1e-8]),
+    decays,
+    booleans,
+    booleans,
+    booleans,
+    seeds,
+)
+@random_configurations
+def test_adabelief(
+    lr: float, b: tuple[float, float], eps: float, wd: float, rectify: bool, amsgrad: bool, decouple: bool, seed: int
+) -> None:
+    common: dict[str, Any] = dict(
+        lr=lr,
+        betas=b,
+        eps=eps,
+        weight_decay=wd,
+        amsgrad=amsgrad and not rectify,
+        weight_decouple=decouple,
+        rectify=rectify,
+    )
+    agree(
+        lambda p: aimopt.AdaBelief(p, **common),
+        lambda p: adabelief_pytorch.AdaBelief(p, **common, print_change_log=False),
+        seed,
+    )
+
+
+@given(lrs, betas, decays, seeds)
+@random_configurations
+def test_lion(lr: float, b: tuple[float, float], wd: float, seed: int) -> None:
+    agree(lambda p: aimopt.Lion(p, lr, b, wd), lambda p: lion_pytorch.Lion(p, lr, b, wd), seed)
+
+
+# At ν2 near 0 the step divides by single gradients, and rounding of a small one decides where it ends.
+@given(lrs, betas, st.tuples(st.floats(0, 1.2), st.floats(0.3, 1)), decays, seeds)
+@random_configurations
+def test_qhadam(lr: float, b: tuple[float, float], nus: tuple[float, float], wd: float, seed: int) -> None:
+    common: dict[str, Any] = dict(lr=lr, betas=b, nus=nus, weight_decay=wd, decouple_weight_decay=True)
+    agree(lambda p: aimopt.QHAdam(p, **common), lambda p: qhoptim.pyt.QHAdam(p, **common), seed)
+
+
+@given(lrs, st.floats(0, 0.99), booleans, st.sampled_from([None, "original", "match_rms_adamw"]), decays, seeds)
+@random_configurations
+def test_muon(lr: float, momentum: float, nesterov: bool, adjust: str | None, wd: float, seed: int) -> None:
+    common: dict[str, Any] = dict(lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust, weight_decay=wd)
+    agree(
+        lambda p: aimopt.Muon(p, **common),
+        lambda p: torch.optim.Muon(p, **common),
+        seed,
+        shapes=[(5, 4), (4, 9), (6, 6)],
+    )
+
+
+def test_convolution_kernels_are_flattened_for_muon() -> None:
+    kernels = [shape for shape in MATRICES if len(shape) > 2]
+    flattened = [(shape[0], int(torch.tensor(shape[1:]).prod())) for shape in kernels]
+    ours = drive(lambda p: aimopt.Muon(p, 0.01), parameters(kernels), 50)
+    assert_same(ours, drive(lambda p: torch.optim.Muon(p, 0.01), parameters(flattened), 50))
