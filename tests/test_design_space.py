@@ -102,7 +102,7 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
     from aimopt.components import State, Step
 
     @dataclass(frozen=True)
-    class SoftSign(Geometry):
+    class Softened(Geometry):
         """Between Euclidean and Sign: P(x) = x/(|x| + width)."""
 
         width: float = 1.0
@@ -114,12 +114,12 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
         def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
             return x / (x.abs() + self.width)
 
-    cell = (aimopt.EMA(), SoftSign(0.5), FixedPoint())
+    cell = (aimopt.EMA(), Softened(0.5), FixedPoint())
     plain = drive(lambda p: build(p, cell, foreach=False), parameters(), 10)
     listed = drive(lambda p: build(p, cell, foreach=True), parameters(), 10)
     assert_same(listed, plain)
     optimizer = build(parameters(), cell)
-    assert optimizer.param_groups[0]["geometry"] == "SoftSign"
+    assert optimizer.param_groups[0]["geometry"] == "Softened"
     assert optimizer.param_groups[0]["width"] == 0.5
 
     with pytest.raises(TypeError, match="give yours another name"):
