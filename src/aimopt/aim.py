@@ -164,7 +164,7 @@ class AIM(Optimizer):
         for index, group in enumerate(self.param_groups):
             params: list[Tensor] = []
             tensors: list[Tensor] = []
-            self._init_group(group, params, tensors)
+            self._init_group(group, torch.compiler.is_compiling(), params, tensors)
             if not params:
                 continue
             parts = self._parts_of(group, index)
@@ -183,17 +183,17 @@ class AIM(Optimizer):
         assert all(group[name] == value for name, value in described.items())
         return parts
 
-    def _init_group(self, group: dict[str, Any], params: list[Tensor], tensors: list[Tensor]) -> None:
+    def _init_group(self, group: dict[str, Any], compiling: bool, params: list[Tensor], tensors: list[Tensor]) -> None:
         """Fill the lists with the parameters of a group that have a gradient and, in turn, with their state.
 
         The name and the flat lists are what torch.compile expects: it runs this method instead of tracing it.
         """
-        if torch.compiler.is_compiling():
+        if compiling:
             self._traced_parts = [(p, p.to_group()) for p in map(Parts.from_group, self.param_groups)]
         parts = Parts.from_group(group)
         self._warn_of_ell(group, parts)
         buffers = parts.buffers()
-        on_device = group["capturable"] or torch.compiler.is_compiling()
+        on_device = group["capturable"] or compiling
         for i, p in enumerate(group["params"]):
             if p.grad is None:
                 continue
