@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from aimopt.components import PREVIOUS_GRADIENT, Correction, Displacement, Initial, first_gradient
+from aimopt.tensors import mix
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class MixThenMap(Correction):
 
     def displacement(self, step: Displacement) -> Tensor:
         r = self.ratio(step.lr, step.pole)
-        return step.P(step.m * (1 - r) + step.g * r) * step.lr
+        return step.P(mix(step.m, 1 - r, step.g, r)) * step.lr
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Residual(Correction):
         """η·P(m) + ℓ·P(ĝ − m), in one map where P is linear."""
         ell = self.ell_at(step.lr, step.pole)
         if step.geometry.linear:
-            return step.P(step.m * (step.lr - ell) + predicted * ell)
-        return step.P(step.m) * step.lr + step.P(predicted - step.m) * ell
+            return step.P(mix(step.m, step.lr - ell, predicted, ell))
+        return mix(step.P(step.m), step.lr, step.P(predicted - step.m), ell)
 
 
 @dataclass(frozen=True)

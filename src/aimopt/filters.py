@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from aimopt.components import PREVIOUS_GRADIENT, Filter, Initial, State, Step, first_gradient, scalar_one, zeros
+from aimopt.tensors import mix
 
 
 class Coefficients(NamedTuple):
@@ -52,7 +53,7 @@ class OnePole(Filter):
 
 
 def _read_and_advance(e: Tensor, g: Tensor, c: Coefficients) -> Tensor:
-    m = e * c.old + g * c.new
+    m = mix(e, c.old, g, c.new)
     e.mul_(c.decay).add_(g, alpha=c.intake)
     return m
 
@@ -245,4 +246,4 @@ class AdanPair(Filter):
         trend = state["exp_avg_diff"].mul_(beta_d).add_(difference, alpha=1 - beta_d)
         c1 = 1 - beta**t if self.bias_correction else 1.0
         c2 = 1 - beta_d**t if self.bias_correction else 1.0
-        return average / c1 + trend * (beta_d / c2), g + difference * beta_d
+        return mix(average, 1 / c1, trend, beta_d / c2), g + difference * beta_d

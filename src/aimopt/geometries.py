@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aimopt.components import Geometry, Initial, State, Step, zeros
-from aimopt.tensors import each, sqrt
+from aimopt.tensors import each, mix, sqrt
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Adaptive(Weighted):
         v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
-            return (v * (self.nu2 / c) + g * g * (1 - self.nu2)).sqrt() + self.eps
-        return v.sqrt() / sqrt(c) + self.eps
+            return mix(v, self.nu2 / c, g * g, 1 - self.nu2).sqrt_().add_(self.eps)
+        return v.sqrt().div_(sqrt(c)).add_(self.eps)
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ class Relativistic(Weighted):
         delta, zeta = self.delta_at(t), self.zeta_at(t)
         if self.debias_zeta:
             zeta = zeta / c
-        scaled = v * (delta * delta / c)
-        R = (scaled + zeta).sqrt()
+        R = (v * (delta * delta / c)).add_(zeta).sqrt_()
         if self.order == 1:
             return R
-        R2 = (scaled + zeta / pole**2).sqrt() if pole else R.mul(math.inf)
-        return 2 / (1 / R + 1 / R2)
+        if pole == 0:  # ζ/β1² is infinite there, and 1/R of it nothing
+            return R * 2
+        return 2 / (1 / R + 1 / (v * (delta * delta / c) + zeta / pole**2).sqrt_())
 
 
 def _clip_exp(x: Any, low: float, high: float) -> Any:
@@ -216,10 +216,10 @@ class Belief(Weighted):
         s = state["exp_avg_var"].mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2).add_(self.eps)
         c = 1 - self.beta2**t
         if self.rectify:
-            return each(_rectified, s.sqrt() + self.eps, t, self.beta2)
+            return each(_rectified, s.sqrt().add_(self.eps), t, self.beta2)
         if self.amsgrad:
             s = state["max_exp_avg_var"].copy_(state["max_exp_avg_var"].maximum(s))
-        return s.sqrt() / sqrt(c) + self.eps
+        return s.sqrt().div_(sqrt(c)).add_(self.eps)
 
 
 def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:

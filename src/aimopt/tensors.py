@@ -82,6 +82,13 @@ def each(function: Callable[..., Any], *args: Any) -> Any:
     return TensorList([function(*row) for row in zip(*columns, strict=True)])
 
 
+def mix(x: Any, a: Any, y: Any, b: Any) -> Any:
+    """a·x + b·y, with one temporary where b is a number; torch.compile needs none, and would trace anew for each alpha."""
+    if isinstance(b, (Tensor, TensorList)) or torch.compiler.is_compiling():
+        return x * a + y * b
+    return (x * a).add_(y, alpha=b)
+
+
 def sqrt(x: Any) -> Any:
     """The root of a number, a tensor or a list of tensors."""
     return math.sqrt(x) if isinstance(x, (int, float)) else x.sqrt()
