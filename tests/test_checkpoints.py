@@ -204,6 +204,22 @@ def test_parameters_without_state_start_afresh() -> None:
     assert list(other.state) == params[:1]
 
 
+def test_the_user_s_hooks_see_the_checkpoint_first_and_the_state_last() -> None:
+    params = parameters(SHAPES, torch.bfloat16)
+    radar = RADAR(params, 0.01)
+    advance(radar, params, 2)
+    renamed = radar.state_dict()
+    renamed["optimizer_state"] = renamed.pop("state")
+    other, seen = RADAR(params), []
+    other.register_load_state_dict_pre_hook(lambda _, given: {**given, "state": given["optimizer_state"]})
+    other.register_load_state_dict_post_hook(lambda o: seen.append(o.state[params[0]]["exp_avg"].dtype))
+    other.load_state_dict(renamed)
+    assert seen == [torch.float32]
+    with pytest.raises(KeyError):
+        other.load_state_dict({})  # the user's hook, and ours is gone again
+    assert len(other._optimizer_load_state_dict_pre_hooks) == 1
+
+
 def lion(params: Any) -> Any:
     return aimopt.Lion(params, lr=0.01)
 

@@ -271,9 +271,22 @@ class AIM(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this optimizer, or of another one that keeps the same state (see `checkpoints`)."""
-        adapted = checkpoints.adapt(self, state_dict)
-        super().load_state_dict(adapted)
-        checkpoints.restore_dtypes(self, adapted)
+        adapted: dict[str, Any] = {}
+
+        def adapt(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            adapted.update(checkpoints.adapt(self, given))
+            return adapted
+
+        # Between the user's own hooks and torch's loading.
+        before = self.register_load_state_dict_pre_hook(adapt)
+        after = self.register_load_state_dict_post_hook(
+            lambda _: checkpoints.restore_dtypes(self, adapted), prepend=True
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -83,7 +83,7 @@ def each(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def mix(x: Any, a: Any, y: Any, b: Any) -> Any:
-    """a·x + b·y, with one temporary where b is a number; torch.compile needs none, and would trace anew for each alpha."""
+    """a·x + b·y, with one temporary where b is a number. (torch.compile needs none, and traces anew for each alpha.)"""
     if isinstance(b, (Tensor, TensorList)) or torch.compiler.is_compiling():
         return x * a + y * b
     return (x * a).add_(y, alpha=b)
