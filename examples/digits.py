@@ -23,19 +23,22 @@ SCALE = {"Adan": 2.5, "Lion": 0.1}  # their usual rates relative to Adam's, as i
 TUNING_SEED, SEEDS = 5, (0, 1, 2, 3, 4)
 EPOCHS, BATCH, WEIGHT_DECAY = 12, 64, 5e-5
 
-Data = tuple[Tensor, Tensor, Tensor, Tensor]
+Images = tuple[Tensor, Tensor]
 
 
-def load() -> Data:
+def load() -> tuple[Images, Images, Images]:
+    """Training, validation and test images; the learning rate never sees the last."""
     images, labels = load_digits(return_X_y=True)
-    parts = train_test_split(images / 16.0, labels, test_size=0.3, random_state=0, stratify=labels)
-    x_train, x_test, y_train, y_test = map(torch.as_tensor, parts)
-    return x_train.float(), y_train, x_test.float(), y_test
+    x, x_test, y, y_test = train_test_split(images / 16.0, labels, test_size=0.3, random_state=0, stratify=labels)
+    x_train, x_valid, y_train, y_valid = train_test_split(x, y, test_size=0.25, random_state=0, stratify=y)
+    parts = ((x_train, y_train), (x_valid, y_valid), (x_test, y_test))
+    train, valid, test = ((torch.as_tensor(x).float(), torch.as_tensor(y)) for x, y in parts)
+    return train, valid, test
 
 
-def train(name: str, lr: float, seed: int, data: Data) -> float:
-    """Train a small network; return its loss on the held-out images, infinite if training diverged."""
-    x_train, y_train, x_test, y_test = data
+def held_out_loss(name: str, lr: float, seed: int, training: Images, held_out: Images) -> float:
+    """Train a small network; return its loss on images it has not seen, infinite if training diverged."""
+    x_train, y_train = training
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 96), nn.GELU(), nn.Linear(96, 10))
     optimizer = aimopt.create(name, model, lr=lr, weight_decay=WEIGHT_DECAY)
@@ -48,7 +51,7 @@ def train(name: str, lr: float, seed: int, data: Data) -> float:
             optimizer.step()
             scheduler.step()
     with torch.no_grad():
-        loss = nn.functional.cross_entropy(model(x_test), y_test).item()
+        loss = nn.functional.cross_entropy(model(held_out[0]), held_out[1]).item()
     return loss if math.isfinite(loss) else math.inf
 
 
@@ -66,13 +69,13 @@ def verdict(losses: list[float], reference: list[float]) -> str:
 
 
 def main() -> None:
-    data, began = load(), time.perf_counter()
+    (training, validation, test), began = load(), time.perf_counter()
     results: dict[str, tuple[float, list[float]]] = {}
     for name in OPTIMIZERS:
         rates = [BASE_LR * SCALE.get(name, 1.0) * factor for factor in GRID]
-        searched = {lr: train(name, lr, TUNING_SEED, data) for lr in rates}
+        searched = {lr: held_out_loss(name, lr, TUNING_SEED, training, validation) for lr in rates}
         best = min(searched, key=lambda lr: searched[lr])
-        results[name] = best, [train(name, best, seed, data) for seed in SEEDS]
+        results[name] = best, [held_out_loss(name, best, seed, training, test) for seed in SEEDS]
         edge = " (at the edge of the grid)" if best in (rates[0], rates[-1]) else ""
         print(f"{name}: lr {best:g} of {len(rates)}{edge}, {time.perf_counter() - began:.0f} s", flush=True)
     print(f"\nTest loss on digits, a 64-96-96-10 network, {EPOCHS} epochs, {len(SEEDS)} seeds (lower is better)\n")

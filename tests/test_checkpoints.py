@@ -220,6 +220,73 @@ def test_the_user_s_hooks_see_the_checkpoint_first_and_the_state_last() -> None:
     assert len(other._optimizer_load_state_dict_pre_hooks) == 1
 
 
+def test_the_user_s_state_dict_hooks_may_wrap() -> None:
+    radar, _ = begun(RADAR)
+    radar.register_state_dict_post_hook(lambda _, state_dict: {"wrapped": state_dict})
+    assert radar.state_dict()["wrapped"]["param_groups"][0]["eps"] == 1e-8
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_runs_are_continued(nesterov: bool) -> None:
+    common: Any = dict(momentum=0.8, weight_decay=0.1)
+    straight = drive(lambda p: torch.optim.SGD(p, lr=0.01, nesterov=nesterov, **common), parameters(SHAPES), 25)
+    optimizer, params = begun(torch.optim.SGD, nesterov=nesterov, **common)
+    ours = (aimopt.Nesterov if nesterov else aimopt.SGDM)(params)
+    ours.load_state_dict(through_a_file(optimizer.state_dict()))
+    advance(ours, params, 15, first=10)
+    assert_same(flat(params), straight)
+    damped, _ = begun(torch.optim.SGD, momentum=0.8, dampening=0.5)
+    with pytest.raises(ValueError, match="cannot continue"):
+        ours.load_state_dict(damped.state_dict())
+
+
+def test_torch_muon_runs_are_continued() -> None:
+    def torchs(params: Any) -> Any:
+        return torch.optim.Muon(params, lr=0.01)
+
+    straight = drive(torchs, parameters(SHAPES[:1]), 25)
+    params = parameters(SHAPES[:1])
+    optimizer = torchs(params)
+    advance(optimizer, params, 10)
+    ours = aimopt.Muon(params, lr=0.5)
+    ours.param_groups[0]["ns_dtype"] = "bfloat16"  # torch's, on a CPU too
+    ours.load_state_dict(through_a_file(optimizer.state_dict()))
+    advance(ours, params, 15, first=10)
+    assert_same(flat(params), straight)
+
+
+def test_a_scalar_s_state_is_not_taken_for_a_vector_s() -> None:
+    (scalar,) = parameters([()])
+    optimizer = RADAR([scalar])
+    advance(optimizer, [scalar], 1)
+    with pytest.raises(ValueError, match=r"has shape \(3,\) and the checkpoint's 'exp_avg' for it \(\)"):
+        RADAR(parameters([(3,)])).load_state_dict(optimizer.state_dict())
+
+
+def test_a_checkpoint_with_a_bad_value_is_refused() -> None:
+    radar, params = begun(RADAR)
+    saved = radar.state_dict()
+    for key, bad in (("decoupled_weight_decay", 1), ("zeta", -1.0), ("lr", float("nan"))):
+        broken = copy.deepcopy(saved)
+        broken["param_groups"][0][key] = bad
+        with pytest.raises(ValueError, match=f"{key} must be"):
+            RADAR(params).load_state_dict(broken)
+
+
+def test_betas_of_another_meaning_are_not_adopted() -> None:
+    lion_run, params = begun(aimopt.Lion, betas=(0.5, 0.6))
+    averaging = AIM(params, 0.1, filter=aimopt.EMA(0.9), geometry=aimopt.Sign())
+    averaging.load_state_dict(lion_run.state_dict())
+    assert averaging.param_groups[0]["betas"] == (0.9,)
+    assert averaging.param_groups[0]["lr"] == 0.01
+
+
+def test_lion_does_not_take_adam_s_run_for_its_own() -> None:
+    adamw, params = begun(torch.optim.AdamW)
+    with pytest.raises(ValueError, match="'exp_avg_sq' means nothing here"):
+        aimopt.Lion(params).load_state_dict(adamw.state_dict())
+
+
 def lion(params: Any) -> Any:
     return aimopt.Lion(params, lr=0.01)
 

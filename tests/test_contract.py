@@ -453,30 +453,56 @@ def test_gradscaler_and_gradient_accumulation() -> None:
     assert torch.equal(flat(list(scaled.parameters())), before)
 
 
+def through(build: Any, start: Tensor, lr: Tensor) -> Tensor:
+    """A loss after three steps that depends on the start and on lr through gradients autograd has recorded."""
+    p = start * 1.0
+    optimizer = build([p], lr)
+    for step in range(3):
+        pull = torch.linspace(0.5, 2.0, p.numel(), dtype=p.dtype).view_as(p)
+        q = p.clone()  # the step writes p, and autograd keeps q
+        (p.grad,) = torch.autograd.grad((pull * q**2 + q * torch.sin(q + step)).sum(), p, create_graph=True)
+        optimizer.step()
+    return (p**3).sum()
+
+
+def assert_differentiable(build: Any) -> None:
+    start = parameters([(3, 2)])[0].detach().requires_grad_()
+    lr = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    by_start, by_lr = torch.autograd.grad(through(build, start, lr), (start, lr))
+    h, direction = 1e-6, torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ahead, behind = (through(build, (start.detach() + s * h * direction).requires_grad_(), lr) for s in (1, -1))
+    assert float((by_start * direction).sum()) == pytest.approx(float((ahead - behind).detach() / (2 * h)), rel=1e-5)
+    ahead, behind = (through(build, start, (lr + s * h).detach().requires_grad_()) for s in (1, -1))
+    assert float(by_lr) == pytest.approx(float((ahead - behind).detach() / (2 * h)), rel=1e-5)
+
+
 @every
 def test_the_step_can_be_differentiated_through(Optimizer: Class) -> None:
-    """d(loss after three steps)/d(lr) by autograd and by finite differences."""
-    shapes = shapes_for(Optimizer)[:2]
-    target = parameters(shapes, seed=7)
-    # The sign is flat and Newton–Schulz in bfloat16 is coarse, but lr enters linearly all the same.
+    """Against finite differences, by the start and by lr; Newton–Schulz in float64, since float32 is too coarse."""
 
-    def after(lr: Tensor) -> Tensor:
-        params = [p.detach().clone().requires_grad_() + 0.0 for p in parameters(shapes)]
-        for p in params:
-            p.retain_grad()
-        optimizer = Optimizer(params, lr=lr, differentiable=True)
-        for step in range(3):
-            generator = torch.Generator().manual_seed(step)
-            for p in params:
-                p.grad = torch.randn(p.shape, dtype=torch.float64, generator=generator)
-            optimizer.step()
-        return sum(((p - t.detach()) ** 2).sum() for p, t in zip(params, target, strict=True))  # type: ignore[return-value]
+    def build(params: Any, lr: Tensor) -> Any:
+        options = dict(bias_correction=False) if Optimizer is aimopt.ConstantNAdam else {}
+        optimizer = Optimizer(params, lr=lr, differentiable=True, **options)
+        optimizer.param_groups[0].update({"ns_dtype": "float64"} if "ns_dtype" in optimizer.param_groups[0] else {})
+        return optimizer
 
-    lr = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(after(lr), lr)
-    h = 1e-6
-    numeric = (after(lr + h) - after(lr - h)) / (2 * h)
-    assert slope.item() == pytest.approx(numeric.item(), rel=1e-6)
+    assert_differentiable(build)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "correction"),
+    [
+        (aimopt.Adaptive(amsgrad=True), aimopt.Direct()),
+        (aimopt.Relativistic(order=2, zeta=1e-2, amsgrad=True), aimopt.FixedPoint()),
+        (aimopt.Belief(rectify=False, amsgrad=True), aimopt.Direct()),
+        (aimopt.Euclidean(), aimopt.Secant()),
+    ],
+    ids=repr,
+)
+def test_other_cells_can_be_differentiated_through(geometry: Any, correction: Any) -> None:
+    assert_differentiable(
+        lambda p, lr: AIM(p, lr, filter=aimopt.EMA(), geometry=geometry, correction=correction, differentiable=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -489,7 +515,18 @@ def test_the_step_can_be_differentiated_through(Optimizer: Class) -> None:
         (dict(lr=torch.ones(2)), r"one element, got shape \(2,\)"),
         (dict(weight_decay=-0.1), "weight_decay must be a finite number"),
         (dict(weight_decay=None), "weight_decay must be a finite number"),
-        (dict(decoupled_weight_decay="no"), "decoupled_weight_decay must be True, False or 'proximal'"),
+        (dict(lr=torch.tensor(-1.0)), "lr must be a finite number ≥ 0, got -1.0"),
+        (dict(lr=torch.tensor(torch.nan)), "got nan"),
+        (dict(decoupled_weight_decay="no"), r"decoupled_weight_decay must be one of \[True, False, 'proximal'\]"),
+        (dict(decoupled_weight_decay=1), "got 1"),
+        (dict(maximize="false"), "maximize must be one of"),
+        (dict(capturable=None), "capturable must be one of"),
+        (dict(differentiable=0), "differentiable must be one of"),
+        (dict(skip_nonfinite="no"), "skip_nonfinite must be one of"),
+        (dict(foreach="x"), "foreach must be one of"),
+        (dict(fused=0), "fused must be one of"),
+        (dict(betas=0.9), "betas must be 2 numbers, got 0.9"),
+        (dict(betas=None), "betas must be 2 numbers, got None"),
         (dict(betas=(1.0, 0.9)), "beta must be a number in"),
         (dict(betas=(0.9, 1.0)), "beta2 must be a number in"),
         (dict(betas=(0.9,)), "betas must be 2 numbers"),
@@ -524,6 +561,10 @@ def test_ell_above_lr_is_said_once() -> None:
     with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
         optimizer = aimopt.RADAR(parameters(), lr=0.1, ell=0.5)
     advance(optimizer, optimizer.param_groups[0]["params"], 2)  # a second warning would be an error
+    with pytest.warns(UserWarning, match=r"ell=0.2 exceeds the learning rate 0.1"):
+        aimopt.RADAR(parameters(), lr=0.1, ell_ratio=2.0)
+    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+        aimopt.RADAR(parameters(), lr=torch.tensor(0.1), ell=0.5)
     params = parameters()
     optimizer = aimopt.RADAR(params, lr=0.1, ell=0.05)
     advance(optimizer, params, 1)
@@ -531,6 +572,75 @@ def test_ell_above_lr_is_said_once() -> None:
     with pytest.warns(UserWarning, match="ell_ratio"):
         advance(optimizer, params, 1)
     advance(optimizer, params, 2)
+
+
+def test_a_named_optimizer_keeps_its_parts() -> None:
+    named: list[Any] = EXCEPT_MATRICES
+    for optimizer in named:
+        with pytest.raises(TypeError, match="correction"):
+            optimizer(parameters(), lr=0.1, correction=aimopt.Secant())
+    with pytest.raises(ValueError, match=r"nus must be 2 numbers, got 0.7"):
+        aimopt.QHAdam(parameters(), nus=0.7)  # type: ignore[arg-type]
+
+
+def test_gradients_with_a_conjugate_bit() -> None:
+    z = torch.tensor([1.0 + 2.0j, -3.0 + 0.5j], dtype=torch.complex128)
+    grad = torch.tensor([0.3 - 1.0j, 2.0 + 0.1j], dtype=torch.complex128)
+    ends = []
+    for lazy in (grad.conj(), grad.conj().resolve_conj()):
+        p = z.clone().requires_grad_()
+        p.grad = lazy
+        aimopt.RADAR([p], 0.1).step()
+        ends.append(p.detach())
+    assert torch.equal(*ends)
+
+
+def test_a_step_that_cannot_be_taken_leaves_every_group_alone() -> None:
+    first, second = parameters([(3,), (4, 2)])
+    optimizer = aimopt.RADAR([{"params": [first]}, {"params": [second]}], 0.1)
+    before = flat([first, second])
+    first.grad, second.grad = torch.ones_like(first), torch.eye(4, 2, dtype=torch.float64).to_sparse()
+    for options in (dict(skip_nonfinite=True), dict(skip_nonfinite=False)):
+        optimizer.param_groups[0].update(options)
+        with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+            optimizer.step()
+    optimizer.param_groups[1]["betas"] = (2.0, 0.9)
+    second.grad = torch.ones_like(second)
+    with pytest.raises(ValueError, match="beta must be"):
+        optimizer.step()
+    assert torch.equal(flat([first, second]), before)
+    assert optimizer.state[first]["step"] == 0
+
+
+def test_a_group_that_cannot_be_read_is_not_added() -> None:
+    optimizer = aimopt.RADAR(parameters(), 0.1)
+    nonsense: list[Any] = [{}, [1], None, "x"]
+    for bad in nonsense:
+        with pytest.raises(ValueError, match="gamma must be a number"):
+            optimizer.add_param_group({"params": parameters(seed=1), "gamma": bad})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_muon_of_a_size_that_networks_have() -> None:
+    """On a CPU without usable bfloat16 instructions a bfloat16 product of this size would end the process."""
+    params = parameters([(96, 64), (64, 96)], torch.float32)
+    advance(aimopt.Muon(params, 0.01), params, 3)
+    assert all(p.isfinite().all() for p in params)
+
+
+def test_schedulers_that_cycle_momentum_cycle_that_of_the_filter() -> None:
+    optimizer = AIM(parameters(), 0.01, filter=aimopt.HeavyBall(0.9), geometry=aimopt.Adaptive(0.97))
+    group = optimizer.param_groups[0]
+    assert group["beta2"] == 0.97
+    assert "betas" not in group
+    lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=8)
+    assert group["momentum"] == 0.95
+    assert group["beta2"] == 0.97
+    push(group["params"], 0)
+    optimizer.step()
+    radar = aimopt.RADAR(parameters(), 0.01)
+    lr_scheduler.OneCycleLR(radar, 0.01, total_steps=8)
+    assert radar.param_groups[0]["betas"] == (0.95, 0.999)
 
 
 def test_by_default_ell_follows_the_learning_rate_and_a_zero_rate_moves_nothing() -> None:

@@ -1,9 +1,10 @@
 """Every filter × geometry × correction: it runs, and alike on every path, or it is refused with a reason."""
 
+import copy
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import isabstract
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -51,8 +52,10 @@ def closure_for(params: Any, step: int) -> Any:
     return closure
 
 
-def test_there_is_something_to_combine() -> None:
-    assert [len({name(part) for part in axis}) for axis in (FILTERS, GEOMETRIES, CORRECTIONS)] == [7, 6, 5]
+def test_all_the_parts_are_found() -> None:
+    assert {"EMA", "HeavyBall", "GradientDifference", "Lookback", "AdanPair"} <= set(map(name, FILTERS))
+    assert {"Euclidean", "Adaptive", "Relativistic", "Belief", "Sign", "Spectral"} <= set(map(name, GEOMETRIES))
+    assert {"Direct", "FixedPoint", "MixThenMap", "Secant", "ExactQuadratic"} <= set(map(name, CORRECTIONS))
 
 
 @pytest.mark.parametrize("filter", FILTERS, ids=repr)
@@ -95,8 +98,6 @@ def test_a_table_1_of_the_paper_is_constructible() -> None:
 
 
 def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
-    from dataclasses import dataclass
-
     from torch import Tensor
 
     from aimopt.components import State, Step
@@ -136,8 +137,56 @@ def test_a_user_s_part_may_use_tensor_methods_torch_has_no_list_kernel_for() -> 
     ]
     assert [x.tolist() for x in (1 / (2 - listed)).items] == [[1.0, 0.25], -1.0]
     assert [x.tolist() for x in (listed - torch.tensor(1.0)).items] == [[0.0, -3.0], 2.0]
+    assert [x.tolist() for x in (abs(listed) ** 2).items] == [[1.0, 4.0], 9.0]
+    assert [x.tolist() for x in (listed > 0).items] == [[True, False], True]
+    assert [x.tolist() for x in (listed < torch.tensor(2.0)).items] == [[True, True], False]
     with pytest.raises(AttributeError, match="tensor by tensor"):
         listed.shape  # noqa: B018
+
+
+def test_a_part_may_be_redefined_as_in_a_notebook() -> None:
+    def define(step: float) -> Any:
+        @dataclass(frozen=True)
+        class Constant(Geometry):
+            size: float  # without a default
+            linear = False
+
+            def update(self, state: Any, g: Any, t: Any, pole: float) -> None:
+                return None
+
+            def apply(self, x: torch.Tensor, metric: Any) -> torch.Tensor:
+                return x * 0 + step * self.size
+
+        return Constant
+
+    for step in (1.0, 5.0):
+        (x,) = parameters([(3,)])
+        before = x.detach().clone()
+        optimizer = AIM([x], 0.1, filter=aimopt.EMA(), geometry=define(step)(2.0))
+        push([x], 0)
+        optimizer.step()
+        assert_same(before - x.detach(), torch.full_like(before, 0.1 * 2 * step))
+
+
+def test_a_field_must_not_take_a_name_the_group_needs() -> None:
+    @dataclass(frozen=True)
+    class Greedy(Geometry):
+        lr: float = 7.0
+        linear = True
+
+        def update(self, state: Any, g: Any, t: Any, pole: float) -> None:
+            return None
+
+        def apply(self, x: torch.Tensor, metric: Any) -> torch.Tensor:
+            return x
+
+    with pytest.raises(ValueError, match="another use for 'lr'; rename the field"):
+        AIM(parameters(), 0.1, filter=aimopt.EMA(), geometry=Greedy())
+
+
+def test_a_zero_matrix_has_no_direction() -> None:
+    for geometry in (Spectral(), Spectral(polar="exact")):
+        assert not geometry.apply(torch.zeros(3, 3), None).any()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +217,13 @@ def test_a_user_s_part_may_use_tensor_methods_torch_has_no_list_kernel_for() -> 
         (lambda: Spectral(adjust_lr_fn="best"), "adjust_lr_fn must be one of"),
         (lambda: FixedPoint(ell=-1.0), "ell must be"),
         (lambda: FixedPoint(ell_ratio=float("nan")), "ell_ratio must be"),
-        (lambda: FixedPoint(iterations=0), "iterations must be"),
+        (lambda: FixedPoint(iterations=0), r"iterations must be an integer in \[1, ∞\), got 0"),
+        (lambda: FixedPoint(iterations=1.5), "iterations must be an integer"),  # type: ignore[arg-type]
+        (lambda: Spectral(ns_steps=2.5), "ns_steps must be an integer"),  # type: ignore[arg-type]
+        (lambda: Relativistic(max_iter=2.5, zeta=None), "max_iter must be an integer"),  # type: ignore[arg-type]
+        (lambda: Spectral(ns_coefficients=1.0), "three numbers"),  # type: ignore[arg-type]
+        (lambda: Spectral(ns_coefficients=(1.0, 2.0, float("nan"))), "three numbers"),
+        (lambda: aimopt.Adaptive(nu2=1.5), r"nu2 must be a number in \[0, 1\], got 1.5"),
         (lambda: aimopt.MixThenMap(-1.0), "ell_ratio must be"),
         (lambda: ExactQuadratic(cg_iterations=0), "cg_iterations must be"),
     ],
@@ -186,8 +241,12 @@ def test_parts_that_share_a_hyperparameter_must_agree_on_it() -> None:
 def test_a_part_of_the_wrong_axis_is_refused() -> None:
     with pytest.raises(ValueError, match="geometry must be a Geometry"):
         AIM(parameters(), 0.1, filter=aimopt.EMA(), geometry=aimopt.EMA())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no geometry is called 'Signum'; known are"):
-        AIM([{"params": parameters(), "geometry": "Signum"}], 0.1, filter=aimopt.EMA(), geometry=Sign())
+    with pytest.raises(ValueError, match="geometry must be a Geometry"):
+        AIM([{"params": parameters(), "geometry": "Sign"}], 0.1, filter=aimopt.EMA(), geometry=Sign())
+    for unknown in ("Signum", "Weighted"):
+        group = {"params": parameters(), "filter": "EMA", "geometry": unknown, "correction": "Direct"}
+        with pytest.raises(ValueError, match=f"no geometry is called '{unknown}'; known are"):
+            AIM([group], 0.1, filter=aimopt.EMA(), geometry=Sign())
 
 
 def test_corrections_that_evaluate_again_need_a_closure() -> None:
@@ -199,16 +258,73 @@ def test_corrections_that_evaluate_again_need_a_closure() -> None:
 
 def test_exact_quadratic_is_for_all_groups_or_none() -> None:
     a, b = parameters([(2,), (3,)])
-    groups: list[dict[str, Any]] = [{"params": [a]}, {"params": [b], "correction": FixedPoint()}]
-    optimizer = AIM(
-        groups,
-        0.1,
-        filter=aimopt.EMA(),
-        geometry=aimopt.Euclidean(),
-        correction=ExactQuadratic(),
-    )
+    common: dict[str, Any] = dict(filter=aimopt.EMA(), geometry=aimopt.Euclidean(), correction=ExactQuadratic())
+    with pytest.raises(ValueError, match="every parameter group"):
+        AIM(cast(Any, [{"params": [a]}, {"params": [b], "correction": FixedPoint()}]), 0.1, **common)
+    optimizer = AIM([{"params": [a]}, {"params": [b]}], 0.1, **common)
+    optimizer.param_groups[1].update(correction="FixedPoint", iterations=1)
     with pytest.raises(ValueError, match="every parameter group"):
         optimizer.step(closure_for([a, b], 0))
+    assert optimizer.state[a]["step"] == 0
+    with pytest.raises(ValueError, match="decayed after the step"):
+        AIM([a], 0.1, **common, weight_decay=0.1, decoupled_weight_decay="proximal")
+
+
+def test_only_the_corrections_in_use_need_a_closure() -> None:
+    params = parameters()
+    group = {"params": params, "correction": aimopt.Direct()}
+    common: Any = dict(filter=aimopt.EMA(), geometry=aimopt.Euclidean(), correction=FixedPoint(iterations=3))
+    optimizer = AIM([group], 0.1, **common)
+    push(params, 0)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(
+    ("correction", "dtype"),
+    [
+        (FixedPoint(iterations=3), torch.float64),
+        (FixedPoint(iterations=3), torch.bfloat16),
+        (ExactQuadratic(), torch.float64),
+    ],
+)
+def test_a_step_whose_second_evaluation_fails_leaves_everything_as_it_was(
+    correction: Any, foreach: bool, dtype: torch.dtype
+) -> None:
+    params = parameters(MATRICES, dtype)
+    optimizer = build(
+        params,
+        (aimopt.AdanPair(), aimopt.Adaptive(), correction),
+        foreach=foreach,
+        weight_decay=0.1,
+        skip_nonfinite=True,
+    )
+    optimizer.step(closure_for(params, 0))
+    before, state = flat(params), copy.deepcopy(optimizer.state_dict()["state"])
+    calls = []
+
+    def interrupted() -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return closure_for(params, 1)()
+
+    def overflowing() -> torch.Tensor:
+        loss = closure_for(params, 1)()
+        calls.append(1)
+        if len(calls) == 2:
+            assert params[0].grad is not None
+            params[0].grad[0] = torch.inf
+        return loss
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(interrupted)
+    calls.clear()
+    optimizer.step(overflowing)
+    assert torch.equal(flat(params), before)
+    after = optimizer.state_dict()
+    assert after["param_groups"][0]["skipped_steps"] == 1
+    assert all(torch.equal(after["state"][i][key], state[i][key]) for i in state for key in state[i])
 
 
 def test_exact_quadratic_says_when_there_is_no_minimum() -> None:

@@ -47,7 +47,7 @@ def test_watching_changes_nothing(Optimizer: Any) -> None:
     assert torch.equal(*ends)
     (figures,) = observed.read()
     assert all(math.isfinite(value) for value in figures.values())
-    optimizer.diagnostics = None
+    observed.remove()
     advance(optimizer, params, 1)
     assert observed.steps == 5
 
@@ -75,6 +75,53 @@ def test_a_logger_in_one_line() -> None:
     assert {step for *_, step in logged} == {3, 6}
     with pytest.raises(ValueError, match="every must be at least 1"):
         aimopt.watch(optimizer, every=0)
+    handle.remove()  # twice is once
+
+
+def test_observers_do_not_disturb_each_other_and_a_skipped_step_is_not_logged_again() -> None:
+    params = parameters()
+    optimizer = RADAR(params, 0.01, skip_nonfinite=True)
+    logged: list[int] = []
+    aimopt.log_to(optimizer, lambda tag, value, step: logged.append(step), every=2)
+    watch = aimopt.watch(optimizer)
+    advance(optimizer, params, 2)
+    assert watch.read()[0]
+    count = len(logged)
+    push(params, 2)
+    assert params[0].grad is not None
+    params[0].grad.fill_(torch.nan)
+    optimizer.step()
+    assert len(logged) == count
+
+
+def test_after_a_resume_the_logged_step_goes_on() -> None:
+    params = parameters()
+    optimizer = RADAR(params, 0.01)
+    advance(optimizer, params, 7)
+    resumed = RADAR(params, 0.01, foreach=True, capturable=True)
+    resumed.load_state_dict(optimizer.state_dict())
+    logged: set[int] = set()
+    aimopt.log_to(resumed, lambda tag, value, step: logged.add(step), every=2)
+    advance(resumed, params, 4, first=7)
+    assert logged == {9, 11}
+
+
+@pytest.mark.parametrize("ell", [None, 0.001])
+def test_nu_under_a_tensor_learning_rate(ell: float | None) -> None:
+    params = parameters()
+    optimizer = RADAR(params, torch.tensor(0.01), gamma=0.0, ell=ell, ell_ratio=0.1)
+    watch = aimopt.watch(optimizer)
+    advance(optimizer, params, 1)
+    assert watch.read()[0]["nu"] == pytest.approx(0.9)
+
+
+def test_nu_is_told_only_where_the_step_has_that_form() -> None:
+    for correction, has in ((aimopt.MixThenMap(0.2), True), (aimopt.FixedPoint(), False), (aimopt.Secant(), False)):
+        params = parameters()
+        optimizer = aimopt.AIM(params, 0.01, filter=aimopt.EMA(), geometry=aimopt.Sign(), correction=correction)
+        watch = aimopt.watch(optimizer)
+        advance(optimizer, params, 1)
+        assert ("nu" in watch.read()[0]) is has
 
 
 def test_groups_that_did_not_move_have_no_figures() -> None:

@@ -71,6 +71,38 @@ def test_the_head_can_be_named() -> None:
         groups.split(model, head="output")
 
 
+def test_a_lone_linear_layer_is_the_output_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 10))
+    assert names(groups.split(model).matrices) == {"0.weight"}
+
+
+def test_the_output_of_attention_is_not_the_output_layer() -> None:
+    model = nn.ModuleDict({"hidden": nn.Linear(8, 8), "attention": nn.MultiheadAttention(8, 2)})
+    assert "attention.out_proj.weight" in names(groups.split(model).matrices)
+    assert names(groups.split(model).matrices).isdisjoint({"hidden.weight"})
+
+
+def test_odd_parameters() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = nn.Parameter(torch.zeros(16, 8))
+            self.token = nn.Parameter(torch.zeros(1, 1, 8))
+            self.up = nn.ConvTranspose2d(4, 8, 3)
+            self.gate = nn.Linear(8, 1)
+            self.recurrent = nn.LSTM(8, 4)
+            self.shared = nn.Linear(8, 8)
+            self.same = self.shared
+            self.head = nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))
+
+    split = groups.split(Odd())
+    assert names(split.matrices) == {"recurrent.weight_ih_l0", "recurrent.weight_hh_l0", "shared.weight"}
+    decayed = names(split.rest(weight_decay=0.1)[0]["params"])
+    assert decayed >= {"up.weight", "gate.weight", "head.parametrizations.weight.original1"}
+    assert decayed.isdisjoint({"positions", "token"})
+    assert "shared.weight" not in names(groups.split(Odd(), head="same").matrices)
+
+
 def test_the_choice_is_explained() -> None:
     table = groups.split(Transformer()).explain()
     lines = {line.split()[0]: line for line in table.splitlines()}
@@ -150,7 +182,20 @@ def test_what_cannot_be_combined() -> None:
         groups.combine()
     with pytest.raises(ValueError, match="got AdamW"):
         groups.combine(torch.optim.AdamW(params))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="all differentiable, or none"):
+        groups.combine(RADAR(params), RADAR(parameters([(2,)]), differentiable=True))
     used = RADAR(params)
     advance(used, params, 1)
     with pytest.raises(ValueError, match="before the first step"):
         groups.combine(used)
+
+
+def test_a_combination_has_the_settings_of_its_first_optimizer() -> None:
+    a, b, c = parameters([(2, 2), (3,), (4,)])
+    optimizer = groups.combine(RADAR([b], maximize=True, weight_decay=0.3, foreach=False), Muon([a]))
+    optimizer.add_param_group({"params": [c]})
+    added = optimizer.param_groups[-1]
+    assert (added["maximize"], added["weight_decay"], added["geometry"]) == (True, 0.3, "Relativistic")
+    assert optimizer.param_groups[1]["maximize"] is False
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    assert [group.get("betas", (None,))[0] for group in optimizer.param_groups[::2]] == [0.95, 0.95]

@@ -151,12 +151,20 @@ def test_qhadam(lr: float, b: tuple[float, float], nus: tuple[float, float], wd:
     agree(lambda p: aimopt.QHAdam(p, **common), lambda p: qhoptim.pyt.QHAdam(p, **common), seed)
 
 
+def bfloat16_muon(params: Any, **options: Any) -> Any:
+    """Muon with torch's Newton–Schulz: in bfloat16, on a CPU too."""
+    optimizer = aimopt.Muon(params, **options)
+    optimizer.param_groups[0]["ns_dtype"] = "bfloat16"
+    return optimizer
+
+
 @given(lrs, st.floats(0, 0.99), booleans, st.sampled_from([None, "original", "match_rms_adamw"]), decays, seeds)
 @random_configurations
 def test_muon(lr: float, momentum: float, nesterov: bool, adjust: str | None, wd: float, seed: int) -> None:
     common: dict[str, Any] = dict(lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust, weight_decay=wd)
+
     agree(
-        lambda p: aimopt.Muon(p, **common),
+        lambda p: bfloat16_muon(p, **common),
         lambda p: torch.optim.Muon(p, **common),
         seed,
         shapes=[(5, 4), (4, 9), (6, 6)],
@@ -166,5 +174,5 @@ def test_muon(lr: float, momentum: float, nesterov: bool, adjust: str | None, wd
 def test_convolution_kernels_are_flattened_for_muon() -> None:
     kernels = [shape for shape in MATRICES if len(shape) > 2]
     flattened = [(shape[0], int(torch.tensor(shape[1:]).prod())) for shape in kernels]
-    ours = drive(lambda p: aimopt.Muon(p, 0.01), parameters(kernels), 50)
+    ours = drive(lambda p: bfloat16_muon(p, lr=0.01), parameters(kernels), 50)
     assert_same(ours, drive(lambda p: torch.optim.Muon(p, 0.01), parameters(flattened), 50))

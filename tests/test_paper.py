@@ -212,25 +212,28 @@ class Quadratic:
 
 
 def test_the_multiplier_update_with_an_exact_theta_step_is_the_ema() -> None:
-    """Appendix A.1, by Algorithm 1 itself: relaxed, m is the average of gradients; full, m is the gradient (KKT)."""
+    """Appendix A.1: corrected by the residual (1−β)·ρ2·(y − θ⁺), the multiplier is the filter's next average."""
     problem, beta, eta = Quadratic(), 0.9, 0.02
-    rho1, rho2 = 1 / eta, 1 / (eta * (1 - beta))
-    theta, m = problem.x, torch.zeros(5, dtype=torch.float64)
+    ell = eta * (1 - beta)
+    optimizer = AIM(
+        problem.params, eta, filter=EMA(beta, bias_correction=False), geometry=Euclidean(), correction=ExactQuadratic()
+    )
+    path, multipliers = [problem.x], []
     for _ in range(30):
-        y = theta - m / rho1
-        # 0 = ∇L(θ) − m − ρ2·(y − θ)
-        theta = torch.linalg.solve(problem.H + rho2 * torch.eye(5, dtype=torch.float64), problem.b + m + rho2 * y)
-        gradient = problem.gradient(theta)
-        assert_same(m + rho2 * (y - theta), gradient, 1e-9)
-        average = beta * m + (1 - beta) * gradient
-        m = m + (1 - beta) * rho2 * (y - theta)
-        assert_same(m, average, 1e-9)
+        optimizer.step(problem.closure)
+        path.append(problem.x)
+        multipliers.append(torch.cat([optimizer.state[p]["exp_avg"] for p in problem.params]).clone())
+    for before, after, m, next_m in zip(path, path[1:], multipliers, multipliers[1:], strict=False):
+        y = before - eta * m
+        assert_same(m + (y - after) / ell, problem.gradient(after), 1e-7)  # the full correction: KKT stationarity
+        assert_same(m + (1 - beta) * (y - after) / ell, next_m, 1e-7)  # the relaxed one: the average
 
 
 @pytest.mark.parametrize("geometry", [Euclidean(), Adaptive(**PLAIN), Relativistic(**PLAIN)], ids=str)
 @pytest.mark.parametrize("foreach", [False, True])
-def test_exact_quadratic_solves_the_implicit_equation(geometry: Any, foreach: bool) -> None:
-    """θ⁺ = θ − η·P(m) − ℓ·P(∇L(θ⁺) − m), checked by substitution."""
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_exact_quadratic_solves_the_implicit_equation(geometry: Any, foreach: bool, decay: float) -> None:
+    """θ⁺ = θ − η·P(m) − ℓ·P(∇L(θ⁺) − m), checked by substitution; with decoupled decay θ is decayed first."""
     problem, eta, ratio, beta = Quadratic(), 0.05, 0.4, 0.9
     optimizer = AIM(
         problem.params,
@@ -239,6 +242,7 @@ def test_exact_quadratic_solves_the_implicit_equation(geometry: Any, foreach: bo
         geometry=geometry,
         correction=ExactQuadratic(ell_ratio=ratio),
         foreach=foreach,
+        weight_decay=decay,
     )
     e, v = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     for _ in range(10):
@@ -250,7 +254,26 @@ def test_exact_quadratic_solves_the_implicit_equation(geometry: Any, foreach: bo
         R = {"Euclidean": v * 0 + 1, "Adaptive": v.sqrt() + 1e-8, "Relativistic": (v + 1e-16).sqrt()}[
             type(geometry).__name__
         ]
-        assert_same(after, before - eta * e / R - ratio * eta * (problem.gradient(after) - e) / R, 1e-8)
+        start = before * (1 - eta * decay)
+        assert_same(after, start - eta * e / R - ratio * eta * (problem.gradient(after) - e) / R, 1e-8)
+
+
+def test_exact_quadratic_without_ell_is_the_descent_point() -> None:
+    for ratios in ((0.0, 0.0), (0.0, 0.4)):
+        problem = Quadratic()
+        groups: Any = [{"params": [p], "ell_ratio": r} for p, r in zip(problem.params, ratios, strict=True)]
+        optimizer = AIM(groups, 0.05, filter=EMA(), geometry=Euclidean(), correction=ExactQuadratic())
+        before = problem.x
+        g = problem.gradient(before)
+        optimizer.step(problem.closure)
+        assert_same(problem.x[:2], (before - 0.05 * g)[:2])
+        after = before - 0.05 * g - ratios[1] * 0.05 * (problem.gradient(problem.x) - g)
+        assert_same(problem.x[2:], after[2:], 1e-8)
+    problem = Quadratic()
+    still = AIM(problem.params, 0.0, filter=EMA(), geometry=Euclidean(), correction=ExactQuadratic())
+    before = problem.x
+    still.step(problem.closure)
+    assert torch.equal(problem.x, before)
 
 
 def test_fixed_point_iterations_converge_to_the_exact_theta_step() -> None:
@@ -298,14 +321,16 @@ def test_secant_extrapolates_the_gradient() -> None:
     assert_same(ours, theta.detach())
 
 
-def test_on_a_line_the_secant_predicts_the_gradient_at_the_new_point_better_than_the_fixed_point() -> None:
-    """Where gradients change linearly along the path 2g − g_prev is exact; here, a slow straight descent."""
-    x, eta = torch.tensor(5.0, dtype=torch.float64), 0.01
-    previous = x.clone()
-    for _ in range(20):
-        previous, x = x, x - eta * x
-    after = x - eta * x
-    assert abs(2 * x - previous - after) < abs(x - after) / 50
+def test_on_a_smooth_path_the_secant_comes_closer_to_the_exact_theta_step_than_the_fixed_point() -> None:
+    ends = []
+    for correction in (ExactQuadratic(ell_ratio=1.0), FixedPoint(ell_ratio=1.0), Secant(ell_ratio=1.0)):
+        problem = Quadratic()
+        optimizer = AIM(problem.params, 0.002, filter=EMA(0.5), geometry=Euclidean(), correction=correction)
+        for _ in range(100):
+            optimizer.step(problem.closure)
+        ends.append(problem.x)
+    exact, fixed_point, secant = ends
+    assert (secant - exact).norm() < (fixed_point - exact).norm() / 5
 
 
 def test_lookback_reads_before_it_decays() -> None:

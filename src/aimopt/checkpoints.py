@@ -3,6 +3,7 @@
 A state dict is accepted when it holds every buffer our parts need, in the shapes of our parameters, whoever wrote it:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
+    torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
     pytorch-rad 0.2.0          kept the filtered m and the previous gradient: the plain average is recovered from them
 
@@ -16,11 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aimopt.components import Parts, scalar_dtype
+from aimopt.checks import check_group
+from aimopt.components import Initial, Parts, scalar_dtype, scalar_one
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")
 _OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+_FOREIGN_BETAS = {2: ("beta", "beta2"), 3: ("beta", "beta_difference", "beta2")}  # what others mean by two, by three
 _ALIASES = {"l": "ell", "decouple_weight_decay": "decoupled_weight_decay"}
 
 
@@ -44,9 +47,11 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
             "build the optimizer with the groups of the run that wrote it"
         )
     groups = [_adapt_group(own, theirs) for own, theirs in zip(ours, saved, strict=True)]
+    for own, group in zip(ours, groups, strict=True):
+        check_group({**group, "params": own["params"]})
     state = dict(state_dict["state"])
     for own, theirs, group in zip(ours, saved, groups, strict=True):
-        buffers = tuple(Parts.from_group(group).buffers())
+        buffers = Parts.from_group(group).buffers()
         names = own.get("param_names") or theirs.get("param_names") or [f"number {i}" for i in theirs["params"]]
         for p, key, name in zip(own["params"], theirs["params"], names, strict=True):
             if state.get(key):
@@ -59,31 +64,48 @@ def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     if all(theirs.get(axis) == own[axis] for axis in _PARTS):
         adopted = {name: value for name, value in theirs.items() if name in own or name != "eps"}
     else:
+        betas = theirs.get("betas", ())
         adopted = {
             name: value
             for name, value in theirs.items()
             if (name in own or name in _OF_SCHEDULERS) and name not in (*_PARTS, *_EXECUTION)
         }
-        if len(adopted.get("betas", ())) != len(own.get("betas", ())):
+        if _beta_names(own) != (_beta_names(theirs) if "filter" in theirs else _FOREIGN_BETAS.get(len(betas))):
             adopted.pop("betas", None)
     return {**own, **adopted, "params": theirs["params"]}
 
 
+def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
+    filter, geometry, _ = Parts.from_group(group)
+    return (*filter.betas, *geometry.betas)
+
+
 def _adapt_state(
-    p: Tensor, saved: dict[str, Any], group: dict[str, Any], buffers: tuple[str, ...], name: str
+    p: Tensor, saved: dict[str, Any], group: dict[str, Any], buffers: dict[str, Initial], name: str
 ) -> dict[str, Any]:
-    state = dict(saved)
+    state = {key: value for key, value in saved.items() if value is not None}
     if "prev_grad" in state and "prev_grad" not in buffers and "l" in group:
         state["exp_avg"] = _plain_average(state["exp_avg"], state.pop("prev_grad"), group)
+    if "momentum_buffer" in buffers and not group.get("dampening"):
+        state.setdefault("step", 1)  # torch.optim.SGD and Muon do not count, and neither does HeavyBall
     missing = [key for key in ("step", *buffers) if key not in state]
-    if missing:
+    strange = [
+        key
+        for key, value in state.items()
+        if key not in (*buffers, "step", "prev_grad")
+        and isinstance(value, Tensor)
+        and value.shape == p.shape
+        and p.ndim
+    ]
+    if missing or strange:
+        complaint = f"but not {missing[0]!r}" if missing else f"and {strange[0]!r} means nothing here"
         raise ValueError(
-            f"the checkpoint's state of {name} has {sorted(saved)} but not {missing[0]!r}: "
+            f"the checkpoint's state of {name} has {sorted(saved)} {complaint}: "
             "it is of an optimizer whose run this one cannot continue"
         )
-    for key in buffers:
+    for key, initial in buffers.items():
         value = state[key]
-        if isinstance(value, Tensor) and value.ndim and value.shape != p.shape:
+        if initial is not scalar_one and value.shape != p.shape:
             raise ValueError(
                 f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
                 "is it a checkpoint of another model, or are the parameters in another order?"

@@ -17,10 +17,10 @@ at every step. Fields named in `betas` are kept in the group's `betas` tuple: th
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from inspect import isabstract
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -49,6 +49,11 @@ def scalar_one(gradient: Tensor) -> Tensor:
 def scalar_dtype() -> torch.dtype:
     """The dtype of step counts and other state scalars, as in torch."""
     return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a hyperparameter is a number, and neither infinite nor NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # The gradient of the previous step. Whoever declares it reads it; the step itself writes it, after all have read.
@@ -84,34 +89,36 @@ class Component(ABC):
         """The fields that are kept in the group's `betas`."""
         return tuple(getattr(self, name) for name in self.betas)
 
-    def with_decays(self, values: tuple[float, ...]) -> Self:
-        """This component with the fields that are kept in `betas` set to `values`."""
-        return replace(self, **dict(zip(self.betas, values, strict=True)))
-
     @classmethod
     def lookup(cls, name: str) -> type[Self]:
         """The component of this axis that is called `name`."""
-        if name in cls.registry:
-            return cast(type[Self], cls.registry[name])
-        known = sorted(name for name, part in cls.registry.items() if not isabstract(part))
+        final = {name: part for name, part in cls.registry.items() if not isabstract(part)}
+        if name in final:
+            return cast(type[Self], final[name])
+        known = sorted(final)
         raise ValueError(
             f"no {cls.axis} is called {name!r}; known are {known} "
             "(import the module that defines your own before you load its checkpoint)"
         )
 
-    @classmethod
-    def named(cls, name: str, group: dict[str, Any]) -> Self:
-        """The component of this axis that is called `name`, with the fields that a group gives."""
-        part = cls.lookup(name)
-        return part(**{f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas})
-
-    def _check(self, name: str, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-        """Refuse a field that is not a finite number of [low, high), or of (low, high)."""
+    def _check(
+        self,
+        name: str,
+        low: float,
+        high: float = math.inf,
+        *,
+        open_low: bool = False,
+        closed: bool = False,
+        integer: bool = False,
+    ) -> None:
+        """Refuse a field that is not a finite number of [low, high), of (low, high), or if `closed` of [low, high]."""
         value = getattr(self, name)
-        good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not (good and (low < value if open_low else low <= value) and value < high):
-            interval = f"{'(' if open_low else '['}{low:g}, {high:g})".replace("inf", "∞")
-            raise ValueError(f"{type(self).__name__}: {name} must be a number in {interval}, got {value!r}")
+        good = is_finite(value) and (not integer or isinstance(value, Integral))
+        good = good and (low < value if open_low else low <= value) and (value <= high if closed else value < high)
+        if not good:
+            interval = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if closed else ')'}".replace("inf", "∞")
+            kind = "an integer" if integer else "a number"
+            raise ValueError(f"{type(self).__name__}: {name} must be {kind} in {interval}, got {value!r}")
 
     def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
         """Refuse a field that is none of `choices`."""
@@ -161,7 +168,12 @@ class Correction(Component):
     """Decides what the θ-step adds to the descent point y = θ − η·P(m)."""
 
     axis = "correction"
-    needs_linear: ClassVar[bool] = False  # it only works where P is linear
+    joint: ClassVar[bool] = False  # it solves for all parameters at once, which takes a linear P
+
+    @property
+    def evaluations(self) -> int:
+        """How many gradients the step takes; beyond the first they come from the closure, at the point reached."""
+        return 1
 
     @abstractmethod
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
@@ -214,7 +226,7 @@ class Parts(NamedTuple):
                 f"{names}: {type(self.geometry).__name__} measures gradients against the filter's {missing[0]!r}, "
                 f"which {type(self.filter).__name__} does not keep; use EMA, GradientDifference or QuasiHyperbolic"
             )
-        if self.correction.needs_linear and not self.geometry.linear:
+        if self.correction.joint and not self.geometry.linear:
             raise ValueError(
                 f"{names}: {type(self.correction).__name__} solves a linear system and "
                 f"{type(self.geometry).__name__} is not linear; use FixedPoint(iterations=…) or Secant"
@@ -226,22 +238,34 @@ class Parts(NamedTuple):
         for part in self:
             group[part.axis] = type(part).__name__
             for name, value in part.hyperparameters().items():
+                if name in _RESERVED:
+                    raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
                 if group.setdefault(name, value) != value:
                     raise ValueError(
                         f"{type(part).__name__} has {name}={value!r} where another part has {group[name]!r}; a "
                         f"parameter group keeps one {name} for both: give them the same"
                     )
-        if betas := (*self.filter.decays(), *self.geometry.decays()):
-            group["betas"] = betas
+        if self.filter.betas:
+            group["betas"] = (*self.filter.decays(), *self.geometry.decays())
+        else:  # without a β1 there is no `betas`, whose first entry schedulers cycle
+            group.update(zip(self.geometry.betas, self.geometry.decays(), strict=True))
         return group
 
     @classmethod
     def from_group(cls, group: dict[str, Any]) -> "Parts":
         """The parts a parameter group describes; equal groups share them, so that reading one is cheap."""
-        names = (group["filter"], group["geometry"], group["correction"])
-        return _parts(names, tuple(_hashable(group.get(key, _ABSENT)) for key in _keys(*names)))
+        classes = tuple([axis.lookup(group[axis.axis]) for axis in _AXES])
+        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes)])
+        try:
+            return _parts(classes, values)
+        except TypeError:  # a value that cannot be hashed cannot be right, and building the part says so
+            return _parts.__wrapped__(classes, values)
 
 
+_AXES: tuple[type[Component], ...] = (Filter, Geometry, Correction)
+_RESERVED = frozenset(
+    {"params", "lr", "betas", "weight_decay", "decoupled_weight_decay", "maximize", "foreach", "fused"}
+)
 _ABSENT = "(absent)"
 
 
@@ -250,22 +274,27 @@ def _hashable(value: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _keys(*names: str) -> tuple[str, ...]:
-    """The group keys that parts of these names are read from."""
-    axes: tuple[type[Component], ...] = (Filter, Geometry, Correction)
-    parts = [axis.lookup(name) for axis, name in zip(axes, names, strict=True)]
-    return ("betas", *dict.fromkeys(f.name for part in parts for f in fields(part) if f.name not in part.betas))
+def _keys(classes: tuple[type[Component], ...]) -> tuple[str, ...]:
+    """The group keys that parts of these classes are read from."""
+    own = [f.name for part in classes for f in fields(part) if f.name not in part.betas]
+    filter, geometry, _ = classes
+    return tuple(dict.fromkeys(own + (["betas"] if filter.betas else list(geometry.betas))))
 
 
 @lru_cache(maxsize=4096)
-def _parts(names: tuple[str, str, str], values: tuple[Any, ...]) -> Parts:
-    group = {name: value for name, value in zip(_keys(*names), values, strict=True) if value is not _ABSENT}
-    filter, geometry = Filter.named(names[0], group), Geometry.named(names[1], group)
-    first, last = len(filter.betas), len(geometry.betas)
-    if first + last:
-        betas = group["betas"]
-        if len(betas) != first + last:
-            listed = ", ".join((*filter.betas, *geometry.betas))
-            raise ValueError(f"betas must be the {first + last} numbers ({listed}), got {betas!r}")
-        filter, geometry = filter.with_decays(betas[:first]), geometry.with_decays(betas[first:])
-    return Parts(filter, geometry, Correction.named(names[2], group))
+def _parts(classes: tuple[type[Component], ...], values: tuple[Any, ...]) -> Parts:
+    group = {name: value for name, value in zip(_keys(classes), values, strict=True) if value is not _ABSENT}
+    filter, geometry, _ = classes
+    names = (*filter.betas, *geometry.betas)
+    if filter.betas and "betas" in group:
+        betas = group.pop("betas")
+        if not isinstance(betas, tuple) or len(betas) != len(names):
+            raise ValueError(f"betas must be the {len(names)} numbers ({', '.join(names)}), got {betas!r}")
+        decays = [betas[: len(filter.betas)], betas[len(filter.betas) :], ()]
+    else:
+        decays = [(), tuple(group[name] for name in geometry.betas if name in group), ()]
+    built = []
+    for part, own in zip(classes, decays, strict=True):
+        given = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
+        built.append(part(**given, **dict(zip(part.betas, own, strict=False))))
+    return Parts(*built)  # type: ignore[arg-type]

@@ -18,6 +18,11 @@ from aimopt.components import PREVIOUS_GRADIENT, Correction, Displacement, Initi
 from aimopt.tensors import mix
 
 
+def _or_nesterov(ell_ratio: float | None, pole: float) -> float:
+    """The given ratio, or 1−β1, which makes a fixed-point step Nesterov's momentum."""
+    return 1 - pole if ell_ratio is None else ell_ratio
+
+
 @dataclass(frozen=True)
 class Direct(Correction):
     """No correction: θ⁺ = y."""
@@ -40,7 +45,7 @@ class MixThenMap(Correction):
             self._check("ell_ratio", 0)
 
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
-        return 1 - pole if self.ell_ratio is None else self.ell_ratio
+        return _or_nesterov(self.ell_ratio, pole)
 
     def displacement(self, step: Displacement) -> Tensor:
         r = self.ratio(step.lr, step.pole)
@@ -64,14 +69,10 @@ class Residual(Correction):
 
     def ell_at(self, lr: float | Tensor, pole: float) -> float | Tensor:
         """ℓ at a learning rate."""
-        if self.ell is not None:
-            return self.ell
-        return lr * (1 - pole if self.ell_ratio is None else self.ell_ratio)
+        return lr * _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell
 
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
-        if self.ell is not None:
-            return self.ell / lr
-        return 1 - pole if self.ell_ratio is None else self.ell_ratio
+        return _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell / lr
 
     def towards(self, predicted: Tensor, step: Displacement) -> Tensor:
         """η·P(m) + ℓ·P(ĝ − m), in one map where P is linear."""
@@ -89,7 +90,11 @@ class FixedPoint(Residual):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("iterations", 1)
+        self._check("iterations", 1, integer=True)
+
+    @property
+    def evaluations(self) -> int:
+        return self.iterations
 
     def displacement(self, step: Displacement) -> Tensor:
         return self.towards(step.g, step)
@@ -111,17 +116,18 @@ class ExactQuadratic(Residual):
     """The θ-step solved exactly where the objective is quadratic, by conjugate gradients through the closure.
 
     Every iteration evaluates the closure once; in exact arithmetic as many are needed as the problem has distinct
-    curvatures. The closure must be deterministic. Meant for verifying the theory, not for training networks.
+    curvatures. The closure must be deterministic. Meant for verifying the theory, not for training networks. All groups
+    must have it.
     """
 
     cg_tolerance: float = 1e-12
     cg_iterations: int = 1000
-    needs_linear = True
+    joint = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("cg_tolerance", 0, 1)
-        self._check("cg_iterations", 1)
+        self._check("cg_iterations", 1, integer=True)
 
     def displacement(self, step: Displacement) -> Tensor:
         return self.towards(step.g, step)

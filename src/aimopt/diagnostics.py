@@ -3,46 +3,62 @@
     watch = aimopt.watch(optimizer)                            after a step: watch.read()
     aimopt.log_to(optimizer, writer.add_scalar, every=100)     TensorBoard, or anything that takes (tag, value, step)
 
-Per parameter group: the residual norm ‖g−m‖, the cosine of g and m, the norm of the update, the effective step
-‖Δθ‖/‖m‖, the relative update ‖Δθ‖/‖θ‖, and the weight ν of the average in the quasi-hyperbolic reading ν·e + (1−ν)·g.
-The sums stay on the device; only reading them waits for it.
+Per parameter group: the residual norm ‖g−m‖, the cosine of g and m, the norm of the update Δθ (weight decay apart), the
+effective step ‖Δθ‖/‖m‖, the relative update ‖Δθ‖/‖θ‖ and, where the step has that form, the weight ν of the average in
+its quasi-hyperbolic reading ν·e + (1−ν)·g. The sums stay on the device; only reading them waits for it.
 """
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
+from aimopt.corrections import FixedPoint, Residual
 from aimopt.filters import OnePole
-from aimopt.tensors import inner
+from aimopt.tensors import TensorList, inner
 
 if TYPE_CHECKING:
     from aimopt.aim import AIM
+    from aimopt.components import Parts
     from aimopt.moves import Move
+
+Log = Callable[[str, float, int], Any]
+
+
+class Record(NamedTuple):
+    """What is kept of one move."""
+
+    sums: Tensor
+    parts: "Parts"
+    lr: float | Tensor
+    t: Any
 
 
 class Diagnostics:
     """The sums of the last observed step, per parameter group."""
 
-    def __init__(self, every: int = 1):
+    def __init__(self, optimizer: "AIM", every: int = 1, log: Log | None = None):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every!r}")
-        self.every = every
+        self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False
-        self._sums: list[list[Tensor]] = []
-        self._nu: list[float | None] = []
+        self._records: list[list[Record]] = []
+        optimizer.observers.append(self)
+
+    def remove(self) -> None:
+        """Stop observing; what was observed can still be read."""
+        if self in self.optimizer.observers:
+            self.optimizer.observers.remove(self)
 
     def begin(self, groups: int) -> None:
         """Called by the optimizer before a step: forget the last one if this one is to be observed."""
         self.steps += 1
         self.active = self.steps % self.every == 0
         if self.active:
-            self._sums = [[] for _ in range(groups)]
-            self._nu = [None] * groups
+            self._records = [[] for _ in range(groups)]
 
     def record(self, group: int, move: "Move", displacement: Tensor) -> None:
         """Called by the optimizer after a move."""
@@ -51,30 +67,44 @@ class Diagnostics:
         with torch.no_grad():
             g, m, residual = move.g, move.m, move.g - move.m
             pairs = (residual, residual), (g, g), (m, m), (g, m), (displacement, displacement), (move.p, move.p)
-            sums = torch.stack([inner(x, y).detach() for x, y in pairs])
-        self._sums[group].append(sums)
-        filter, _, correction = move.parts
-        if isinstance(filter, OnePole) and not isinstance(move.lr, Tensor) and move.lr:
-            self._nu[group] = filter.average_weight * (1 - float(correction.ratio(move.lr, filter.pole)))
+            sums = torch.stack([inner(x, y) for x, y in pairs])
+        t = move.t.items[0] if isinstance(move.t, TensorList) else move.t
+        self._records[group].append(Record(sums, move.parts, move.lr, t))
+
+    def end(self) -> None:
+        """Called by the optimizer after a step."""
+        if self.active and self.log is not None:
+            for index, (records, figures) in enumerate(zip(self._records, self.read(), strict=True)):
+                for name, value in figures.items():
+                    self.log(f"optimizer/group{index}/{name}", value, int(max(float(r.t) for r in records)))
 
     def read(self) -> list[dict[str, float]]:
         """The figures of the last observed step, a dict per group; empty before it, or where no parameter moved."""
-        return [self._figures(sums, nu) for sums, nu in zip(self._sums, self._nu, strict=True)]
+        return [_figures(records) if records else {} for records in self._records]
 
-    @staticmethod
-    def _figures(parts: list[Tensor], nu: float | None) -> dict[str, float]:
-        if not parts:
-            return {}
-        total = torch.stack([x.double().cpu() for x in parts]).sum(0).tolist()
-        residual, gg, mm, gm, update, parameter = total
-        figures = {
-            "residual_norm": math.sqrt(residual),
-            "cosine": _ratio(gm, math.sqrt(gg * mm)),
-            "update_norm": math.sqrt(update),
-            "effective_step": _ratio(math.sqrt(update), math.sqrt(mm)),
-            "relative_update": _ratio(math.sqrt(update), math.sqrt(parameter)),
-        }
-        return figures if nu is None else {**figures, "nu": nu}
+
+def _figures(records: list[Record]) -> dict[str, float]:
+    total = torch.stack([record.sums.double().cpu() for record in records]).sum(0).tolist()
+    residual, gg, mm, gm, update, parameter = total
+    figures = {
+        "residual_norm": math.sqrt(residual),
+        "cosine": _ratio(gm, math.sqrt(gg * mm)),
+        "update_norm": math.sqrt(update),
+        "effective_step": _ratio(math.sqrt(update), math.sqrt(mm)),
+        "relative_update": _ratio(math.sqrt(update), math.sqrt(parameter)),
+    }
+    nu = _nu(records[0])
+    return figures if nu is None else {**figures, "nu": nu}
+
+
+def _nu(record: Record) -> float | None:
+    """The weight of the average, where the step is P(ν·e + (1−ν)·g)."""
+    filter, geometry, correction = record.parts
+    if not isinstance(filter, OnePole) or correction.evaluations > 1:
+        return None
+    if isinstance(correction, Residual) and not (isinstance(correction, FixedPoint) and geometry.linear):
+        return None
+    return filter.average_weight * (1 - float(correction.ratio(record.lr, filter.pole)))
 
 
 def _ratio(x: float, y: float) -> float:
@@ -82,19 +112,10 @@ def _ratio(x: float, y: float) -> float:
 
 
 def watch(optimizer: "AIM", every: int = 1) -> Diagnostics:
-    """Let `optimizer` record the figures of every so-many-th step; `optimizer.diagnostics = None` ends it."""
-    optimizer.diagnostics = Diagnostics(every)
-    return optimizer.diagnostics
+    """Let `optimizer` record the figures of every so-many-th step, until `remove` is called."""
+    return Diagnostics(optimizer, every)
 
 
-def log_to(optimizer: "AIM", log: Callable[[str, float, int], Any], every: int = 100) -> RemovableHandle:
-    """Call `log(tag, value, step)` for every figure of every `every`-th step; remove the returned handle to stop."""
-    observed = watch(optimizer, every)
-
-    def after_step(*_: Any) -> None:
-        if observed.active:
-            for index, figures in enumerate(observed.read()):
-                for name, value in figures.items():
-                    log(f"optimizer/group{index}/{name}", value, observed.steps)
-
-    return optimizer.register_step_post_hook(after_step)
+def log_to(optimizer: "AIM", log: Log, every: int = 100) -> Diagnostics:
+    """Call `log(tag, value, step)` for every figure of every `every`-th step, until `remove` is called."""
+    return Diagnostics(optimizer, every, log)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aimopt.components import Geometry, Initial, State, Step, zeros
-from aimopt.tensors import each, mix, sqrt
+from aimopt.components import Geometry, Initial, State, Step, is_finite, zeros
+from aimopt.tensors import each, mix
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,12 @@ def second_moment(state: State, g: Tensor, beta2: float, *, amsgrad: bool) -> Te
     v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
     if not amsgrad:
         return v
-    largest = state["max_exp_avg_sq"]
-    largest.copy_(largest.maximum(v))
-    return largest
+    return keep_largest(state["max_exp_avg_sq"], v)
+
+
+def keep_largest(largest: Tensor, v: Tensor) -> Tensor:
+    """Raise `largest` to v where v is larger; as a sum, so that autograd keeps nothing that is written later."""
+    return largest.add_((v - largest).clamp_min_(0))
 
 
 def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
@@ -87,7 +90,7 @@ class Adaptive(Weighted):
     def __post_init__(self) -> None:
         self._check("beta2", 0, 1)
         self._check("eps", 0)
-        self._check("nu2", 0)
+        self._check("nu2", 0, 1, closed=True)
         self._check_choice("amsgrad", (True, False))
         self._check_choice("bias_correction", (True, False, "exact"))
 
@@ -98,8 +101,8 @@ class Adaptive(Weighted):
         v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
-            return mix(v, self.nu2 / c, g * g, 1 - self.nu2).sqrt_().add_(self.eps)
-        return v.sqrt().div_(sqrt(c)).add_(self.eps)
+            return mix(v, self.nu2 / c, g * g, 1 - self.nu2).sqrt_() + self.eps
+        return (v * (1 / c)).sqrt_() + self.eps
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class Relativistic(Weighted):
         self._check_choice("bias_correction", (True, False, "exact"))
         self._check_choice("debias_zeta", (True, False))
         if self.max_iter is not None:
-            self._check("max_iter", 1)
+            self._check("max_iter", 1, integer=True)
         if self.final_delta is not None:
             self._check("final_delta", 0, open_low=True)
         if self.max_iter is None and (self.zeta is None or self.final_delta is not None):
@@ -216,10 +219,10 @@ class Belief(Weighted):
         s = state["exp_avg_var"].mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2).add_(self.eps)
         c = 1 - self.beta2**t
         if self.rectify:
-            return each(_rectified, s.sqrt().add_(self.eps), t, self.beta2)
+            return each(_rectified, s.sqrt() + self.eps, t, self.beta2)
         if self.amsgrad:
-            s = state["max_exp_avg_var"].copy_(state["max_exp_avg_var"].maximum(s))
-        return s.sqrt().div_(sqrt(c)).add_(self.eps)
+            s = keep_largest(state["max_exp_avg_var"], s)
+        return (s * (1 / c)).sqrt_() + self.eps
 
 
 def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:
@@ -244,9 +247,10 @@ def _rectification(samples: Any, most: float) -> Any:
 class Spectral(Geometry):
     """Steepest descent in the spectral norm: P(UΣVᵀ) ≈ UVᵀ, scaled by the matrix's shape.
 
-    `ns_steps` Newton–Schulz iterations in `ns_dtype`, or with `polar="exact"` the singular value decomposition (for
-    tests). Convolution kernels count as matrices of output channels by the rest. `adjust_lr_fn` is torch.optim.Muon's:
-    "original" scales by √max(1, rows/columns), "match_rms_adamw" by 0.2·√max(rows, columns).
+    `ns_steps` Newton–Schulz iterations in `ns_dtype` (None: bfloat16, but float32 on a CPU), or with `polar="exact"`
+    the singular value decomposition (for tests). Convolution kernels count as matrices of output channels by the rest.
+    `adjust_lr_fn` is torch.optim.Muon's: "original" scales by √max(1, rows/columns), "match_rms_adamw" by
+    0.2·√max(rows, columns).
     """
 
     ns_steps: int = 5
@@ -254,18 +258,21 @@ class Spectral(Geometry):
     eps: float = 1e-7
     adjust_lr_fn: str | None = None
     polar: str = "newton-schulz"
-    ns_dtype: str = "bfloat16"
+    ns_dtype: str | None = None
     linear = False
     matrices_only = True
 
     def __post_init__(self) -> None:
-        self._check("ns_steps", 1, 100)
+        self._check("ns_steps", 1, 100, integer=True)
         self._check("eps", 0, open_low=True)
         self._check_choice("adjust_lr_fn", (None, "original", "match_rms_adamw"))
         self._check_choice("polar", ("newton-schulz", "exact"))
-        self._check_choice("ns_dtype", ("bfloat16", "float32", "float64"))
-        if len(self.ns_coefficients) != 3:
-            raise ValueError(f"Spectral: ns_coefficients must be three numbers, got {self.ns_coefficients!r}")
+        self._check_choice("ns_dtype", (None, "bfloat16", "float32", "float64"))
+        coefficients = self.ns_coefficients
+        if not (
+            isinstance(coefficients, (tuple, list)) and len(coefficients) == 3 and all(map(is_finite, coefficients))
+        ):
+            raise ValueError(f"Spectral: ns_coefficients must be three numbers, got {coefficients!r}")
 
     def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
         return None
@@ -276,12 +283,11 @@ class Spectral(Geometry):
     def _orthogonalize(self, x: Tensor) -> Tensor:
         matrix = x.flatten(1)
         if self.polar == "exact":
-            U, _, Vh = torch.linalg.svd(matrix, full_matrices=False)
-            result = U @ Vh
+            U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
+            result = (U * (1e-12 * S.amax() < S)) @ Vh  # a direction that is not there has no polar factor
         else:
-            result = newton_schulz(
-                matrix.to(getattr(torch, self.ns_dtype)), self.ns_steps, self.ns_coefficients, self.eps
-            )
+            dtype = self.ns_dtype or ("float32" if x.device.type == "cpu" else "bfloat16")
+            result = newton_schulz(matrix.to(getattr(torch, dtype)), self.ns_steps, self.ns_coefficients, self.eps)
         return (result.to(x.dtype) * self._scale(*matrix.shape)).view_as(x)
 
     def _scale(self, rows: int, columns: int) -> float:

@@ -6,8 +6,8 @@
         RADAR(split.rest(weight_decay=0.01), lr=1e-3),
     )                                                one param_groups, one state_dict
 
-Hidden matrices (of linear, attention and convolution layers) go to matrix geometries; embeddings, the output layer,
-biases and norms do not. Biases, norms and embeddings are not decayed.
+Hidden matrices (of linear, attention, recurrent and convolution layers) go to matrix geometries; embeddings, the output
+layer, biases and norms do not. The weights of layers are decayed; embeddings, norms, vectors and loose parameters are not.
 """
 
 from collections.abc import Iterable
@@ -16,17 +16,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aimopt.aim import AIM
-from aimopt.components import Correction, Filter, Geometry, Parts
+from aimopt.aim import AIM, Execution
+from aimopt.components import Parts
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_NORMS = (
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.modules.batchnorm._NormBase,
-)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 @dataclass(frozen=True)
@@ -90,16 +84,17 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
     """Sort the parameters of `model` by the type of their module and by their shape.
 
     A weight shared by several modules appears once, and counts as an embedding if any of them is one. The output layer
-    is the last linear layer of the model, or the module named `head`.
+    is the last linear layer of the model, or the module named `head`. A parameter of two dimensions is a layer's matrix
+    if it is called a weight, as in `weight` or `in_proj_weight`; others are taken for tokens, positions and the like.
     """
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
-    for module_name, module in model.named_modules():
+    for module_name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append((module_name, module))
     if head is None:
-        linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        head = linear[-1] if len(linear) > 1 else None
-    elif head not in dict(model.named_modules()):
+        linear = [name for name, module in model.named_modules() if _may_be_head(module)]
+        head = linear[-1] if linear else None
+    elif head not in dict(model.named_modules(remove_duplicate=False)):
         raise ValueError(f"the model has no module named {head!r}; pass one of model.named_modules() as head")
     result = Split([])
     for name, parameter in model.named_parameters():
@@ -110,28 +105,38 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
     return result
 
 
+def _may_be_head(module: nn.Module) -> bool:
+    attention_output = nn.modules.linear.NonDynamicallyQuantizableLinear
+    return isinstance(module, nn.Linear) and not isinstance(module, attention_output)
+
+
 def _choose(name: str, p: Tensor, owners: list[tuple[str, nn.Module]], head: str | None) -> Choice:
-    tied = f", shared by {len(owners)} modules" if len(owners) > 1 else ""
-    kinds = [module for _, module in owners]
-    if any(isinstance(module, _EMBEDDINGS) for module in kinds):
+    modules = {id(module): module for _, module in owners}.values()
+    tied = f", shared by {len(modules)} modules" if len(modules) > 1 else ""
+    if any(isinstance(module, _EMBEDDINGS) for module in modules):
         return Choice(name, p, False, False, f"embedding{tied}")
-    if any(isinstance(module, _NORMS) or "norm" in type(module).__name__.lower() for module in kinds):
+    if any(isinstance(module, _NORMS) for module in modules):
         return Choice(name, p, False, False, f"normalization{tied}")
     if p.ndim < 2:
         return Choice(name, p, False, False, f"a vector: bias, scale or the like{tied}")
-    if any(module_name == head for module_name, _ in owners):
+    if head is not None and any(owner == head or owner.startswith(f"{head}.") for owner, _ in owners):
         return Choice(name, p, False, True, f"output layer{tied}")
-    if isinstance(kinds[0], nn.modules.conv._ConvNd):
+    if isinstance(owners[0][1], nn.modules.conv._ConvTransposeNd):
+        return Choice(name, p, False, True, f"transposed convolution: its rows are inputs{tied}")
+    if isinstance(owners[0][1], nn.modules.conv._ConvNd):
         return Choice(name, p, True, True, f"convolution kernel, {p.size(0)}×{p[0].numel()} when flattened{tied}")
-    if p.ndim > 2 or 1 in p.shape:
-        return Choice(name, p, False, False, f"not a matrix{tied}")
+    if p.ndim > 2 or "weight" not in name.rpartition(".")[2]:
+        return Choice(name, p, False, False, f"not a layer's matrix{tied}")
+    if 1 in p.shape:
+        return Choice(name, p, False, True, f"a row or a column{tied}")
     return Choice(name, p, True, True, f"hidden matrix{tied}")
 
 
 def combine(*optimizers: AIM) -> AIM:
     """One optimizer over the parameter groups of several, each group keeping its own parts and hyperparameters.
 
-    The given optimizers must be fresh; they are not used any more.
+    The given optimizers must be fresh; they are not used any more. The first one's settings are the defaults of groups
+    added later, and decide whether schedulers that cycle momentum cycle `betas` or `momentum`.
     """
     if not optimizers:
         raise ValueError("combine needs at least one optimizer")
@@ -140,10 +145,13 @@ def combine(*optimizers: AIM) -> AIM:
             raise ValueError(f"combine takes optimizers of this package, got {type(optimizer).__name__}")
         if optimizer.state:
             raise ValueError("combine before the first step: state is not carried over")
+    if len({optimizer.defaults["differentiable"] for optimizer in optimizers}) > 1:
+        raise ValueError("combine takes optimizers that are all differentiable, or none")
     groups = [dict(group) for optimizer in optimizers for group in optimizer.param_groups]
     for group in groups:
         if "param_names" in group:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
-    first = optimizers[0]
-    parts: dict[str, Filter | Geometry | Correction] = Parts.from_group(first.defaults)._asdict()
-    return AIM(groups, first.defaults["lr"], **parts)  # type: ignore[arg-type]
+    first = optimizers[0].defaults
+    parts: dict[str, Any] = Parts.from_group(first)._asdict()
+    settings = {name: first[name] for name in ("weight_decay", "decoupled_weight_decay", *Execution.__annotations__)}
+    return AIM(groups, first["lr"], **parts, **settings)

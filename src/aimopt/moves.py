@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aimopt.components import PREVIOUS_GRADIENT, Displacement, Parts, State, Step
-from aimopt.corrections import ExactQuadratic, FixedPoint
+from aimopt.corrections import ExactQuadratic
 from aimopt.tensors import TensorList, inner
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -25,7 +25,7 @@ _LOW_PRECISION = (torch.float16, torch.bfloat16)
 def working(x: Tensor) -> Tensor:
     """What the arithmetic runs on: complex numbers as pairs of reals, half precision as float32."""
     if x.is_complex():
-        x = torch.view_as_real(x)
+        x = torch.view_as_real(x.resolve_conj())
     return x.float() if x.dtype in _LOW_PRECISION else x
 
 
@@ -49,17 +49,20 @@ class Move:
         t: Step,
         *,
         many: bool,
+        undoable: bool = False,
     ):
-        self.parts, self.group, self.params, self.many = parts, group, params, many
+        self.parts, self.group, self.params, self.many, self.t = parts, group, params, many, t
         self.p = self._pack([working(p) for p in params])
         self.g = self.gradient()
         self.state = {name: self._pack([_as_real(s[name]) for s in states]) for name in parts.buffers()}
+        if undoable:
+            self.theta, self.steps = self.p.clone(), [s["step"] for s in states]
+            self.state_before = {name: value.clone() for name, value in self.state.items()}
         filter, geometry, _ = parts
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         self.lr = self.rate * filter.gain
         self.m, seen = filter.update(self.state, self.g, t)
         self.metric = geometry.update(self.state, seen, t, filter.pole)
-        self.start: Tensor | None = None
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.many else tensors[0]
@@ -87,29 +90,41 @@ class Move:
         if PREVIOUS_GRADIENT in self.state:
             self.state[PREVIOUS_GRADIENT].copy_(self.g)
 
-    def remember_start(self) -> None:
-        """Keep θ, for the corrections that come back to it."""
-        self._decay()
-        self.start = self.p.clone()
-
     def place(self, displacement: Tensor) -> None:
-        """Put the parameters at θ − displacement."""
-        assert self.start is not None
-        self.p.copy_(self.start)
+        """Put the parameters where this displacement leads from θ."""
+        self.displaced = displacement
+        self.p.copy_(self.theta)
+        self._decay()
         self._subtract(displacement)
 
     def again(self) -> None:
         """Step from θ with the gradient found at the present point."""
         self.place(self.displacement(self.gradient()))
 
+    def undo(self) -> None:
+        """Leave parameters and state as they were before this move."""
+        self.p.copy_(self.theta)
+        self._write_back()
+        for name, value in self.state_before.items():
+            self.state[name].copy_(value)
+        torch._foreach_sub_(self.steps, 1)
+
+    @property
+    def decays(self) -> bool:
+        """Whether θ is decayed before the step."""
+        return self.group["weight_decay"] != 0 and self.group["decoupled_weight_decay"] is True
+
     def _decay(self) -> None:
-        if self.group["weight_decay"] != 0 and self.group["decoupled_weight_decay"] is True:
+        if self.decays:
             self.p.mul_(1 - self.rate * self.group["weight_decay"])
 
     def _subtract(self, displacement: Tensor) -> None:
         self.p.sub_(displacement)
         if self.group["weight_decay"] != 0 and self.group["decoupled_weight_decay"] == "proximal":
             self.p.div_(1 + self.rate * self.group["weight_decay"])
+        self._write_back()
+
+    def _write_back(self) -> None:
         if self.params[0].dtype in _LOW_PRECISION:
             self._pack(list(self.params)).copy_(self.p)
 
@@ -119,15 +134,13 @@ def _as_real(x: Tensor) -> Tensor:
 
 
 def iterate(moves: Sequence[Move], evaluate: Callable[[], Any]) -> None:
-    """Repeat the fixed-point step of those moves that ask for more than one iteration."""
+    """Make all moves, and repeat those that take more than one evaluation with the gradient found there."""
     for move in moves:
-        move.remember_start()
         move.place(move.displacement(move.g))
-    rounds = [m.parts.correction.iterations if isinstance(m.parts.correction, FixedPoint) else 1 for m in moves]
-    for done in range(1, max(rounds, default=1)):
+    for done in range(1, max(move.parts.correction.evaluations for move in moves)):
         evaluate()
-        for move, wanted in zip(moves, rounds, strict=True):
-            if done < wanted:
+        for move in moves:
+            if done < move.parts.correction.evaluations:
                 move.again()
 
 
@@ -137,37 +150,37 @@ def solve_quadratic(moves: Sequence[Move], evaluate: Callable[[], Any]) -> None:
     Conjugate gradients on (R/ℓ + H), preconditioned by ℓ·R⁻¹. H·d is the difference of two gradients, exact where the
     objective is quadratic; R is never formed, because R·d obeys the recursion of d with the residual for R⁻¹·residual.
     """
-    settings = moves[0].parts.correction
-    assert isinstance(settings, ExactQuadratic)
-    ells = [m.parts.correction.ell_at(m.lr, m.parts.filter.pole) for m in moves]  # type: ignore[attr-defined]
-    for move in moves:
-        move.remember_start()
+    settings = [cast(ExactQuadratic, move.parts.correction) for move in moves]
+    tolerance, iterations = min(s.cg_tolerance for s in settings), max(s.cg_iterations for s in settings)
+    ells = [s.ell_at(move.lr, move.parts.filter.pole) for s, move in zip(settings, moves, strict=True)]
+    for move, ell in zip(moves, ells, strict=True):
+        move.place(move.displacement(move.g) if ell == 0 else move.g * 0)
     moving = [(move, ell) for move, ell in zip(moves, ells, strict=True) if ell != 0]
-    residual = [-(m.m * ((m.lr - ell) / ell) + m.g) for m, ell in moving]
-    total = [r * 0 for r in residual]
-    direction, metric_direction, rho = [r * 0 for r in residual], [r * 0 for r in residual], torch.tensor(1.0)
-    first: Tensor | None = None
-    for _ in range(settings.cg_iterations):
+    if len(moving) < len(moves) or any(move.decays for move in moves):
+        evaluate()  # the point the solution starts from is not the one the gradient was taken at
+    origin = [move.gradient() for move, _ in moving]
+    residual = [-(m.m * ((m.lr - ell) / ell) + g) for (m, ell), g in zip(moving, origin, strict=True)]
+    total, direction, metric_direction = ([r * 0 for r in residual] for _ in range(3))
+    rho = first = torch.zeros(())
+    for iteration in range(iterations if moving else 0):
         scaled = [m.parts.geometry.apply(r, m.metric) * ell for (m, ell), r in zip(moving, residual, strict=True)]
-        rho_old, rho = rho, _sum(residual, scaled)
-        first = rho if first is None else first
-        if not rho > settings.cg_tolerance**2 * first:
+        rho_before, rho = rho, _sum(residual, scaled)
+        first = first if iteration else rho
+        if not rho > tolerance**2 * first:
             break
-        turn = rho / rho_old if rho is not first else torch.tensor(0.0)
+        turn = rho / rho_before if iteration else rho * 0
         direction = [z + d * turn for z, d in zip(scaled, direction, strict=True)]
         metric_direction = [r + d * turn for r, d in zip(residual, metric_direction, strict=True)]
         for (move, _), d in zip(moving, direction, strict=True):
             move.place(-d)
         evaluate()
-        curved = [d + move.gradient() - move.g for (move, _), d in zip(moving, metric_direction, strict=True)]
+        found = [move.gradient() for move, _ in moving]
+        curved = [d + new - old for d, new, old in zip(metric_direction, found, origin, strict=True)]
         bend = _sum(direction, curved)
         if not bend > 0:
-            for move, _ in moving:
-                move.place(move.g * 0)
             raise RuntimeError("ExactQuadratic met negative curvature: the θ-step has no minimum here; lower lr or ell")
-        length = rho / bend
-        total = [x + d * length for x, d in zip(total, direction, strict=True)]
-        residual = [r - c * length for r, c in zip(residual, curved, strict=True)]
+        total = [x + d * (rho / bend) for x, d in zip(total, direction, strict=True)]
+        residual = [r - c * (rho / bend) for r, c in zip(residual, curved, strict=True)]
     for (move, _), x in zip(moving, total, strict=True):
         move.place(-x)
 

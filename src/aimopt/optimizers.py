@@ -21,13 +21,13 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, TypedDict, Unpack, final
+from typing import Any, Unpack, final
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM
+from aimopt.aim import AIM, Execution
 from aimopt.corrections import Direct, FixedPoint, MixThenMap
 from aimopt.filters import EMA, AdanPair, GradientDifference, HeavyBall, Lookback, QuasiHyperbolic, ScheduledNesterov
 from aimopt.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
@@ -35,17 +35,6 @@ from aimopt.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, S
 LR = float | Tensor
 Betas = tuple[float, float]
 QUINTIC = (3.4445, -4.7750, 2.0315)
-
-
-class Execution(TypedDict, total=False):
-    """How a step is carried out; see `AIM`."""
-
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
-    capturable: bool
-    differentiable: bool
-    skip_nonfinite: bool
 
 
 @final
@@ -83,7 +72,7 @@ class RADAR(AIM):
         bias_correction: bool | str = True,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         super().__init__(
             params,
             lr,
@@ -115,11 +104,19 @@ class RAD(AIM):
         amsgrad: bool = False,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         geometry = Relativistic(
             beta2, delta, zeta, order, amsgrad, debias_zeta=True, max_iter=max_iter, final_delta=final_delta
         )
-        super().__init__(params, lr, filter=EMA(beta1), geometry=geometry, weight_decay=weight_decay, **execution)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=geometry,
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )
 
 
 @final
@@ -141,6 +138,7 @@ class SGDM(AIM):
             lr,
             filter=HeavyBall(momentum),
             geometry=Euclidean(),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
             **execution,
@@ -189,12 +187,13 @@ class Adam(AIM):
         decoupled_weight_decay: bool = False,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         super().__init__(
             params,
             lr,
             filter=EMA(beta1),
             geometry=Adaptive(beta2, eps, amsgrad),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
             **execution,
@@ -215,9 +214,17 @@ class AdamW(AIM):
         amsgrad: bool = False,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         geometry = Adaptive(beta2, eps, amsgrad)
-        super().__init__(params, lr, filter=EMA(beta1), geometry=geometry, weight_decay=weight_decay, **execution)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=geometry,
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )
 
 
 @final
@@ -235,12 +242,13 @@ class NAdam(AIM):
         decoupled_weight_decay: bool = False,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         super().__init__(
             params,
             lr,
             filter=ScheduledNesterov(beta1, momentum_decay),
             geometry=Adaptive(beta2, eps),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
             **execution,
@@ -263,7 +271,7 @@ class ConstantNAdam(AIM):
         bias_correction: bool = True,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         super().__init__(
             params,
             lr,
@@ -291,13 +299,14 @@ class QHAdam(AIM):
         eps: float = 1e-8,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
-        nu1, nu2 = nus
+        beta1, beta2 = _numbers(betas, 2)
+        nu1, nu2 = _numbers(nus, 2, "nus")
         super().__init__(
             params,
             lr,
             filter=QuasiHyperbolic(beta1, nu1),
             geometry=Adaptive(beta2, eps, nu2=nu2),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decouple_weight_decay,
             **execution,
@@ -318,12 +327,13 @@ class Adan(AIM):
         no_prox: bool = False,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2, beta3 = _betas(betas, 3)
+        beta1, beta2, beta3 = _numbers(betas, 3)
         super().__init__(
             params,
             lr,
             filter=AdanPair(beta1, beta2),
             geometry=Adaptive(beta3, eps),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=True if no_prox else "proximal",
             **execution,
@@ -343,15 +353,17 @@ class AdaBelief(AIM):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         weight_decouple: bool = True,
+        *,
         rectify: bool = True,
         **execution: Unpack[Execution],
     ):
-        beta1, beta2 = _betas(betas, 2)
+        beta1, beta2 = _numbers(betas, 2)
         super().__init__(
             params,
             lr,
             filter=EMA(beta1),
             geometry=Belief(beta2, eps, amsgrad, rectify),
+            correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=weight_decouple,
             **execution,
@@ -370,8 +382,15 @@ class Lion(AIM):
         weight_decay: float = 0.0,
         **execution: Unpack[Execution],
     ):
-        filter = Lookback(*_betas(betas, 2))
-        super().__init__(params, lr, filter=filter, geometry=Sign(), weight_decay=weight_decay, **execution)
+        super().__init__(
+            params,
+            lr,
+            filter=Lookback(*_numbers(betas, 2)),
+            geometry=Sign(),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )
 
 
 @final
@@ -392,7 +411,7 @@ class AcceleratedLion(AIM):
         super().__init__(
             params,
             lr,
-            filter=Lookback(*_betas(betas, 2)),
+            filter=Lookback(*_numbers(betas, 2)),
             geometry=Sign(),
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
@@ -503,8 +522,7 @@ def _key(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-def _betas(values: Iterable[float], count: int) -> tuple[float, ...]:
-    betas = tuple(values)
-    if len(betas) != count:
-        raise ValueError(f"betas must be {count} numbers, got {betas!r}")
-    return betas
+def _numbers(values: Any, count: int, name: str = "betas") -> tuple[float, ...]:
+    if not isinstance(values, Iterable) or len(numbers := tuple(values)) != count:
+        raise ValueError(f"{name} must be {count} numbers, got {values!r}")
+    return numbers

@@ -56,6 +56,18 @@ class TensorList:
     def __truediv__(self, other: Any) -> "TensorList":
         return self._call("div", other)
 
+    def __pow__(self, other: Any) -> "TensorList":
+        return self._call("pow", other)
+
+    def __abs__(self) -> "TensorList":
+        return self._call("abs")
+
+    def __lt__(self, other: Any) -> "TensorList":
+        return self._call("lt", other)
+
+    def __gt__(self, other: Any) -> "TensorList":
+        return self._call("gt", other)
+
     def __neg__(self) -> "TensorList":
         return self._call("neg")
 
@@ -83,7 +95,7 @@ def each(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def mix(x: Any, a: Any, y: Any, b: Any) -> Any:
-    """a·x + b·y, with one temporary where b is a number. (torch.compile needs none, and traces anew for each alpha.)"""
+    """a·x + b·y, with one temporary where b is a number; torch.compile needs none, and traces anew for each alpha."""
     if isinstance(b, (Tensor, TensorList)) or torch.compiler.is_compiling():
         return x * a + y * b
     return (x * a).add_(y, alpha=b)
