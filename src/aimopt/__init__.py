@@ -9,26 +9,12 @@ from aimopt.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, S
 from aimopt.diagnostics import Diagnostics, log_to, watch
 from aimopt.filters import EMA, AdanPair, GradientDifference, HeavyBall, Lookback, QuasiHyperbolic, ScheduledNesterov
 from aimopt.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
-from aimopt.optimizers import (
-    NAMED,
-    RAD,
-    RADAR,
-    SGDM,
-    AcceleratedLion,
-    AcceleratedMuon,
-    AdaBelief,
-    Adam,
-    AdamW,
-    Adan,
-    ConstantNAdam,
-    Lion,
-    Muon,
-    NAdam,
-    Nesterov,
-    QHAdam,
-    available,
-    create,
-)
+from aimopt.optimizers import NAMED, available, create
+from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+from aimopt.optimizers.euclidean import SGDM, Nesterov
+from aimopt.optimizers.relativistic import RAD, RADAR
+from aimopt.optimizers.sign import AcceleratedLion, Lion
+from aimopt.optimizers.spectral import AcceleratedMuon, Muon
 
 __version__ = "0.1.0"
 

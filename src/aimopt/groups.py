@@ -6,8 +6,9 @@
         RADAR(split.rest(weight_decay=0.01), lr=1e-3),
     )                                                one param_groups, one state_dict
 
-Hidden matrices (of linear, attention, recurrent and convolution layers) go to matrix geometries; embeddings, the output
-layer, biases and norms do not. The weights of layers are decayed; embeddings, norms, vectors and loose parameters are not.
+Hidden matrices (of linear, attention, recurrent and convolution layers) go to matrix geometries; embeddings, the
+output layer, biases and norms do not. The weights of layers are decayed; embeddings, norms, vectors and loose
+parameters are not.
 """
 
 from collections.abc import Iterable

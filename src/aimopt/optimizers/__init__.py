@@ -1,0 +1,77 @@
+"""The named optimizers: each only picks a filter, a geometry and a correction.
+
+    optimizer        filter               geometry       correction
+    SGDM             HeavyBall            Euclidean      Direct
+    Nesterov         HeavyBall            Euclidean      FixedPoint
+    Adam, AdamW      EMA                  Adaptive       Direct
+    NAdam            ScheduledNesterov    Adaptive       Direct           torch's, with scheduled μ
+    ConstantNAdam    EMA                  Adaptive       FixedPoint       the paper's, with constant β1
+    QHAdam           QuasiHyperbolic      Adaptive       Direct
+    Adan             AdanPair             Adaptive       Direct
+    AdaBelief        EMA                  Belief         Direct
+    RAD              EMA                  Relativistic   Direct
+    RADAR            GradientDifference   Relativistic   FixedPoint
+    Lion             Lookback             Sign           Direct
+    AcceleratedLion  Lookback             Sign           FixedPoint       open in the paper
+    Muon             HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
+    AcceleratedMuon  HeavyBall            Spectral       FixedPoint       open in the paper
+
+`create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` too.
+"""
+
+import difflib
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from aimopt.aim import AIM
+from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+from aimopt.optimizers.euclidean import SGDM, Nesterov
+from aimopt.optimizers.relativistic import RAD, RADAR
+from aimopt.optimizers.sign import AcceleratedLion, Lion
+from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+
+NAMED: tuple[type[AIM], ...] = (
+    RADAR,
+    RAD,
+    SGDM,
+    Nesterov,
+    Adam,
+    AdamW,
+    NAdam,
+    ConstantNAdam,
+    QHAdam,
+    Adan,
+    AdaBelief,
+    Lion,
+    Muon,
+    AcceleratedLion,
+    AcceleratedMuon,
+)
+
+
+def available() -> list[str]:
+    """The names `create` knows."""
+    return [optimizer.__name__ for optimizer in NAMED]
+
+
+def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparameters: Any) -> AIM:
+    """Build an optimizer by the name papers give it, in any case: `create("radar", model, lr=1e-3)`.
+
+    A model stands for its trainable named parameters.
+    """
+    by_key = {_key(optimizer.__name__): optimizer for optimizer in NAMED}
+    if _key(name) not in by_key:
+        close = difflib.get_close_matches(_key(name), by_key, n=1)
+        hint = f"did you mean {by_key[close[0]].__name__!r}?" if close else f"known are {', '.join(available())}"
+        raise ValueError(f"no optimizer is called {name!r}; {hint}")
+    params = model_or_params
+    if isinstance(params, torch.nn.Module):
+        params = [(n, p) for n, p in params.named_parameters() if p.requires_grad]
+    optimizer: Any = by_key[_key(name)]
+    return optimizer(params, **hyperparameters)
+
+
+def _key(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -1,0 +1,210 @@
+"""Adam's geometry and its relatives."""
+
+from typing import Unpack, final
+
+from torch.optim.optimizer import ParamsT
+
+from aimopt.aim import AIM, Execution
+from aimopt.corrections import Direct, FixedPoint
+from aimopt.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov
+from aimopt.geometries import Adaptive, Belief
+from aimopt.optimizers.signatures import LR, Betas, numbers
+
+
+@final
+class Adam(AIM):
+    """Adam (Kingma & Ba 2015), as torch.optim.Adam."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        decoupled_weight_decay: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=Adaptive(beta2, eps, amsgrad),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )
+
+
+@final
+class AdamW(AIM):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as torch.optim.AdamW."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        geometry = Adaptive(beta2, eps, amsgrad)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=geometry,
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )
+
+
+@final
+class NAdam(AIM):
+    """NAdam (Dozat 2016) as torch.optim.NAdam, with its schedule of μ; `ConstantNAdam` is the paper's simpler rule."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 2e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=ScheduledNesterov(beta1, momentum_decay),
+            geometry=Adaptive(beta2, eps),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )
+
+
+@final
+class ConstantNAdam(AIM):
+    """NAdam as the paper derives it: Adam with one fixed-point step of ℓ = (1−β1)·η, and no schedule of μ."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 2e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        bias_correction: bool = True,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1, bias_correction),
+            geometry=Adaptive(beta2, eps, bias_correction=bias_correction),
+            correction=FixedPoint(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )
+
+
+@final
+class QHAdam(AIM):
+    """Quasi-hyperbolic Adam (Ma & Yarats 2019), as in qhoptim; in the long run RADAR is one, see there."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        nus: tuple[float, float] = (1.0, 1.0),
+        weight_decay: float = 0.0,
+        decouple_weight_decay: bool = False,
+        eps: float = 1e-8,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        nu1, nu2 = numbers(nus, 2, "nus")
+        super().__init__(
+            params,
+            lr,
+            filter=QuasiHyperbolic(beta1, nu1),
+            geometry=Adaptive(beta2, eps, nu2=nu2),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decouple_weight_decay,
+            **execution,
+        )
+
+
+@final
+class Adan(AIM):
+    """Adan (Xie et al. 2022); weight decay is proximal, or with `no_prox` as in AdamW."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        no_prox: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2, beta3 = numbers(betas, 3)
+        super().__init__(
+            params,
+            lr,
+            filter=AdanPair(beta1, beta2),
+            geometry=Adaptive(beta3, eps),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=True if no_prox else "proximal",
+            **execution,
+        )
+
+
+@final
+class AdaBelief(AIM):
+    """AdaBelief (Zhuang et al. 2020), as in adabelief-pytorch."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-16,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        weight_decouple: bool = True,
+        *,
+        rectify: bool = True,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=Belief(beta2, eps, amsgrad, rectify),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=weight_decouple,
+            **execution,
+        )

@@ -1,0 +1,63 @@
+"""Euclidean geometry: stochastic gradient descent with momentum."""
+
+from typing import Unpack, final
+
+from torch.optim.optimizer import ParamsT
+
+from aimopt.aim import AIM, Execution
+from aimopt.corrections import Direct, FixedPoint
+from aimopt.filters import HeavyBall
+from aimopt.geometries import Euclidean
+from aimopt.optimizers.signatures import LR
+
+
+@final
+class SGDM(AIM):
+    """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD(momentum=…)."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        super().__init__(
+            params,
+            lr,
+            filter=HeavyBall(momentum),
+            geometry=Euclidean(),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )
+
+
+@final
+class Nesterov(AIM):
+    """Nesterov momentum, as torch.optim.SGD(nesterov=True): the fixed-point step with ℓ = (1−μ)·η over SGDM."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        super().__init__(
+            params,
+            lr,
+            filter=HeavyBall(momentum),
+            geometry=Euclidean(),
+            correction=FixedPoint(),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )

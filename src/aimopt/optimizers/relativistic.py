@@ -1,0 +1,93 @@
+"""Relativistic geometry: RAD, and RADAR, the flagship."""
+
+from typing import Unpack, final
+
+from torch.optim.optimizer import ParamsT
+
+from aimopt.aim import AIM, Execution
+from aimopt.corrections import Direct, FixedPoint
+from aimopt.filters import EMA, GradientDifference
+from aimopt.geometries import Relativistic
+from aimopt.optimizers.signatures import LR, Betas, numbers
+
+
+@final
+class RADAR(AIM):
+    """Relativistic adaptive gradient descent with accelerated residual (Ren, Lyu et al.; Algorithm 2).
+
+    m ← β1·m + (1−β1)·g + γ·(g − g_prev),  v ← β2·v + (1−β2)·g²,  R = √(δ²·v + ζ),  θ ← θ − η·m/R − ℓ·(g − m)/R.
+    The state is Adam's: no previous gradient is stored. Equivalently θ ← θ − η·(ν·e + (1−ν)·g)/R with the plain average
+    e and ν = (1−ℓ/η)·(1−γ/β1), a quasi-hyperbolic momentum.
+
+    Args:
+        lr: η.
+        betas: (β1, β2).
+        gamma: γ, 0.1 in the paper, 0.01 there for reinforcement learning and Qwen.
+        ell: ℓ as a fixed number, as in the authors' code; None lets it follow the learning rate,
+        ell_ratio: ℓ = ell_ratio·η.
+        delta: δ, the speed coefficient.
+        zeta: ζ, the symplectic factor.
+        bias_correction: True is the authors' code, "exact" also accounts for γ, False is the paper to the letter.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        gamma: float = 0.1,
+        *,
+        ell: float | None = None,
+        ell_ratio: float = 0.01,
+        delta: float = 1.0,
+        zeta: float = 1e-16,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = True,
+        bias_correction: bool | str = True,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=GradientDifference(beta1, gamma, bias_correction),
+            geometry=Relativistic(beta2, delta, zeta, bias_correction=bias_correction),
+            correction=FixedPoint(ell, ell_ratio),
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **execution,
+        )
+
+
+@final
+class RAD(AIM):
+    """Relativistic adaptive gradient descent (Lyu et al. 2024), as in pytorch-rad; annealing as in `Relativistic`."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        delta: float = 1.0,
+        order: int = 1,
+        weight_decay: float = 0.0,
+        *,
+        zeta: float | None = 1e-16,
+        max_iter: int | None = None,
+        final_delta: float | None = None,
+        amsgrad: bool = False,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        geometry = Relativistic(
+            beta2, delta, zeta, order, amsgrad, debias_zeta=True, max_iter=max_iter, final_delta=final_delta
+        )
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=geometry,
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )

@@ -1,0 +1,60 @@
+"""The infinity norm: Lion, and Lion accelerated."""
+
+from typing import Unpack, final
+
+from torch.optim.optimizer import ParamsT
+
+from aimopt.aim import AIM, Execution
+from aimopt.corrections import Direct, FixedPoint
+from aimopt.filters import Lookback
+from aimopt.geometries import Sign
+from aimopt.optimizers.signatures import LR, Betas, numbers
+
+
+@final
+class Lion(AIM):
+    """Lion (Chen et al. 2023), as in lion-pytorch."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-4,
+        betas: Betas = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        **execution: Unpack[Execution],
+    ):
+        super().__init__(
+            params,
+            lr,
+            filter=Lookback(*numbers(betas, 2)),
+            geometry=Sign(),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **execution,
+        )
+
+
+@final
+class AcceleratedLion(AIM):
+    """Lion with one fixed-point step, θ ← θ − η·sign(m) − ℓ·sign(g − m): an open cell of the paper's table."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-4,
+        betas: Betas = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        ell: float | None = None,
+        ell_ratio: float | None = None,
+        **execution: Unpack[Execution],
+    ):
+        super().__init__(
+            params,
+            lr,
+            filter=Lookback(*numbers(betas, 2)),
+            geometry=Sign(),
+            correction=FixedPoint(ell, ell_ratio),
+            weight_decay=weight_decay,
+            **execution,
+        )

@@ -1,0 +1,166 @@
+"""Hyperparameters: signatures, overrides by group, and a sentence for every mistake."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import aimopt
+from driving import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
+
+every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
+every_element_wise = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
+Class = Any  # a named optimizer: its constructor takes more than AIM's
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def test_the_flagship_has_the_documented_signature() -> None:
+    documented = dict(
+        lr=1e-3, betas=(0.9, 0.999), gamma=0.1, ell=None, ell_ratio=0.01, delta=1.0, zeta=1e-16, weight_decay=0.0
+    )
+    documented |= dict(decoupled_weight_decay=True, bias_correction=True)
+    signature = inspect.signature(aimopt.RADAR)
+    assert {name: signature.parameters[name].default for name in documented} == documented
+    options: Any = dict(maximize=False, foreach=None, fused=None, capturable=False, differentiable=False)
+    group = aimopt.RADAR(parameters(), 1e-3, (0.9, 0.999), 0.1, **options).param_groups[0]
+    assert {name: group[name] for name in options} == options
+
+
+@every
+def test_groups_override_every_hyperparameter(Optimizer: Class) -> None:
+    shapes = shapes_for(Optimizer)
+    other = Optimizer(parameters(shapes), lr=0.02, weight_decay=0.3).param_groups[0]
+    overrides = {
+        key: value for key, value in other.items() if key not in ("params", "filter", "geometry", "correction")
+    }
+    if "betas" in overrides:
+        overrides["betas"] = tuple(0.9 * beta for beta in overrides["betas"])
+    if "momentum" in overrides:
+        overrides["momentum"] = 0.5
+    expected = parameters(shapes)
+    alone = Optimizer(expected, lr=1.0)
+    for key, value in overrides.items():
+        alone.param_groups[0][key] = value
+    advance(alone, expected, 6)
+    params = parameters(shapes)
+    optimizer = Optimizer([{"params": params[:1], **overrides}, {"params": params[1:], **overrides}], lr=1.0)
+    assert optimizer.param_groups[1]["lr"] == 0.02
+    advance(optimizer, params, 6)
+    assert_same(flat(params), flat(expected))
+
+
+def test_named_parameters_and_create() -> None:
+    network = model()
+    network[0].bias.requires_grad_(False)
+    optimizer = aimopt.create("RaDaR", network, lr=0.5, gamma=0.2)
+    assert isinstance(optimizer, aimopt.RADAR)
+    assert optimizer.param_groups[0]["param_names"] == [n for n, p in network.named_parameters() if p.requires_grad]
+    assert optimizer.param_groups[0]["gamma"] == 0.2
+    assert isinstance(aimopt.create("sgd-m", network.parameters(), lr=0.1), aimopt.SGDM)
+    assert {name.lower() for name in aimopt.available()} >= {"radar", "rad", "adamw", "lion", "muon", "acceleratedmuon"}
+    with pytest.raises(ValueError, match=r"no optimizer is called 'radra'; did you mean 'RADAR'\?"):
+        aimopt.create("radra", network)
+    with pytest.raises(ValueError, match="known are RADAR, RAD"):
+        aimopt.create("zzz", network)
+    with pytest.raises(ValueError, match=r"takes real matrices .* parameter '2.bias' has shape \(8,\)"):
+        aimopt.create("muon", network, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(lr=-1.0), "lr must be a finite number ≥ 0, got -1.0"),
+        (dict(lr=float("nan")), "got nan"),
+        (dict(lr=float("inf")), "got inf"),
+        (dict(lr="1e-3"), "got '1e-3'"),
+        (dict(lr=torch.ones(2)), r"one element, got shape \(2,\)"),
+        (dict(weight_decay=-0.1), "weight_decay must be a finite number"),
+        (dict(weight_decay=None), "weight_decay must be a finite number"),
+        (dict(lr=torch.tensor(-1.0)), "lr must be a finite number ≥ 0, got -1.0"),
+        (dict(lr=torch.tensor(torch.nan)), "got nan"),
+        (dict(decoupled_weight_decay="no"), r"decoupled_weight_decay must be one of \[True, False, 'proximal'\]"),
+        (dict(decoupled_weight_decay=1), "got 1"),
+        (dict(maximize="false"), "maximize must be one of"),
+        (dict(capturable=None), "capturable must be one of"),
+        (dict(differentiable=0), "differentiable must be one of"),
+        (dict(skip_nonfinite="no"), "skip_nonfinite must be one of"),
+        (dict(foreach="x"), "foreach must be one of"),
+        (dict(fused=0), "fused must be one of"),
+        (dict(betas=0.9), "betas must be 2 numbers, got 0.9"),
+        (dict(betas=None), "betas must be 2 numbers, got None"),
+        (dict(betas=(1.0, 0.9)), "beta must be a number in"),
+        (dict(betas=(0.9, 1.0)), "beta2 must be a number in"),
+        (dict(betas=(0.9,)), "betas must be 2 numbers"),
+        (dict(gamma=-1.0), "gamma must be"),
+        (dict(zeta=0.0), "zeta must be"),
+        (dict(ell=-1.0), "ell must be"),
+        (dict(bias_correction="maybe"), "bias_correction must be one of"),
+        (dict(fused=True), "leave fused=None"),
+        (dict(foreach=True, differentiable=True), "leave foreach=None"),
+    ],
+)
+def test_a_bad_hyperparameter_gets_a_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        aimopt.RADAR(parameters(), **options)
+
+
+def test_a_bad_value_set_later_is_refused_at_the_next_step() -> None:
+    params = parameters()
+    optimizer = aimopt.RADAR(params)
+    for key, bad, good in (("betas", (1.0, 0.9), (0.9, 0.99)), ("zeta", -1.0, 1e-16), ("betas", (0.9,), [0.9, 0.99])):
+        before = flat(params)
+        optimizer.param_groups[0][key] = bad
+        push(params, 0)
+        with pytest.raises(ValueError, match="must be"):
+            optimizer.step()
+        assert torch.equal(flat(params), before)
+        optimizer.param_groups[0][key] = good
+        optimizer.step()
+
+
+def test_ell_above_lr_is_said_once() -> None:
+    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+        optimizer = aimopt.RADAR(parameters(), lr=0.1, ell=0.5)
+    advance(optimizer, optimizer.param_groups[0]["params"], 2)  # a second warning would be an error
+    with pytest.warns(UserWarning, match=r"ell=0.2 exceeds the learning rate 0.1"):
+        aimopt.RADAR(parameters(), lr=0.1, ell_ratio=2.0)
+    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+        aimopt.RADAR(parameters(), lr=torch.tensor(0.1), ell=0.5)
+    params = parameters()
+    optimizer = aimopt.RADAR(params, lr=0.1, ell=0.05)
+    advance(optimizer, params, 1)
+    optimizer.param_groups[0]["lr"] = 0.01  # as a scheduler does
+    with pytest.warns(UserWarning, match="ell_ratio"):
+        advance(optimizer, params, 1)
+    advance(optimizer, params, 2)
+
+
+def test_a_named_optimizer_keeps_its_parts() -> None:
+    named: list[Any] = EXCEPT_MATRICES
+    for optimizer in named:
+        with pytest.raises(TypeError, match="correction"):
+            optimizer(parameters(), lr=0.1, correction=aimopt.Secant())
+    with pytest.raises(ValueError, match=r"nus must be 2 numbers, got 0.7"):
+        aimopt.QHAdam(parameters(), nus=0.7)  # type: ignore[arg-type]
+
+
+def test_a_group_that_cannot_be_read_is_not_added() -> None:
+    optimizer = aimopt.RADAR(parameters(), 0.1)
+    nonsense: list[Any] = [{}, [1], None, "x"]
+    for bad in nonsense:
+        with pytest.raises(ValueError, match="gamma must be a number"):
+            optimizer.add_param_group({"params": parameters(seed=1), "gamma": bad})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_by_default_ell_follows_the_learning_rate_and_a_zero_rate_moves_nothing() -> None:
+    params = parameters()
+    before = flat(params)
+    advance(aimopt.RADAR(params, lr=0.0, weight_decay=0.1), params, 3)
+    assert torch.equal(flat(params), before)
