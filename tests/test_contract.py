@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import aimopt
@@ -143,6 +145,25 @@ def test_parameters_of_one_group_may_have_seen_different_numbers_of_steps(Optimi
         assert [optimizer.state[p]["step"].item() for p in params] == [3] + [9] * (len(params) - 1)
         results.append(flat(params))
     assert_same(results[1], results[0])
+
+
+@given(
+    st.sampled_from(EXCEPT_MATRICES),
+    st.lists(st.lists(st.integers(0, 5), max_size=4).map(tuple), min_size=1, max_size=5),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.complex64]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_shapes_and_dtypes(Optimizer: Class, shapes: Any, dtype: torch.dtype, maximize: bool) -> None:
+    ends = []
+    for foreach in (False, True):
+        params = parameters(shapes, dtype)
+        optimizer = Optimizer(params, lr=0.01, weight_decay=0.1, foreach=foreach, maximize=maximize)
+        advance(optimizer, params, 3)
+        for p in params:
+            assert all(value.shape in (p.shape, ()) for value in optimizer.state[p].values())
+        ends.append(flat(params))
+    torch.testing.assert_close(ends[1], ends[0])
 
 
 def test_mixed_dtypes_in_one_group() -> None:

@@ -24,12 +24,14 @@ def test_the_flagship_has_the_documented_signature() -> None:
     documented = dict(
         lr=1e-3, betas=(0.9, 0.999), gamma=0.1, ell=None, ell_ratio=0.01, delta=1.0, zeta=1e-16, weight_decay=0.0
     )
-    documented |= dict(decoupled_weight_decay=True, bias_correction=True)
+    documented |= dict(decoupled_weight_decay=True, bias_correction=True, maximize=False, foreach=None, fused=None)
+    documented |= dict(capturable=False, differentiable=False)
     signature = inspect.signature(aimopt.RADAR)
     assert {name: signature.parameters[name].default for name in documented} == documented
-    options: Any = dict(maximize=False, foreach=None, fused=None, capturable=False, differentiable=False)
-    group = aimopt.RADAR(parameters(), 1e-3, (0.9, 0.999), 0.1, **options).param_groups[0]
-    assert {name: group[name] for name in options} == options
+    assert list(signature.parameters)[:4] == ["params", "lr", "betas", "gamma"]
+    for optimizer in ALL:
+        parameter_kinds = {p.kind for p in inspect.signature(optimizer).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in parameter_kinds
 
 
 @every

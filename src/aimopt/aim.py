@@ -8,6 +8,7 @@
 `AIM.step` gathers the parameters of each group, makes moves of them (`moves.py`) and lets those go; that is all.
 """
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -120,6 +121,10 @@ class AIM(Optimizer):
         }
         self.observers: list[Diagnostics] = []
         super().__init__(params, defaults)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__signature__ = _spelled_out(cls)  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it may give its own parts (`geometry=Spectral()`) and its own hyperparameters."""
@@ -303,6 +308,15 @@ class AIM(Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+
+
+def _spelled_out(optimizer: type[AIM]) -> inspect.Signature:
+    """The signature of a named optimizer, with the keywords of `Execution` in place of **execution."""
+    own = list(inspect.signature(optimizer.__init__).parameters.values())[1:]
+    if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        of_aim = inspect.signature(AIM.__init__).parameters
+        own[-1:] = [of_aim[name] for name in Execution.__annotations__]
+    return inspect.Signature(own)
 
 
 def _begin(state: State, p: Tensor, group: dict[str, Any], buffers: dict[str, Initial], scalars: torch.device) -> None:
