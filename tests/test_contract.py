@@ -337,6 +337,21 @@ def test_saving_and_loading(Optimizer: Class) -> None:
         assert_same(flat(params), end(Optimizer, 8))
 
 
+@pytest.mark.parametrize("size", [1e20, 1e30])
+def test_amsgrad_survives_huge_gradients_as_torch_s_does(size: float) -> None:
+    """Below the overflow of v, and beyond: then the maximum stays infinite, and the parameter where it is."""
+    ends = []
+    for AdamW in (torch.optim.AdamW, aimopt.AdamW):
+        p = torch.ones(3, requires_grad=True)
+        optimizer = AdamW([p], lr=0.1, weight_decay=0.0, amsgrad=True)
+        for value in (1.0, size, 1.0, 1.0):
+            p.grad = torch.full((3,), value)
+            optimizer.step()
+        ends.append(p.detach())
+    assert ends[1].isfinite().all()
+    assert_same(ends[1], ends[0], 1e-6)
+
+
 def test_gradients_with_a_conjugate_bit() -> None:
     z = torch.tensor([1.0 + 2.0j, -3.0 + 0.5j], dtype=torch.complex128)
     grad = torch.tensor([0.3 - 1.0j, 2.0 + 0.1j], dtype=torch.complex128)

@@ -77,7 +77,7 @@ class AIM(Optimizer):
             divides by 1+η·wd after the step.
         maximize: ascend instead of descend.
         foreach: all tensors of a group at once. None picks it where torch would.
-        fused: one kernel for the whole step. None picks it where there is one.
+        fused: one kernel for the whole step. There is none yet, so that only None and False are taken.
         capturable: keep step counts on the device, so that the step can be captured in a CUDA graph.
         differentiable: let autograd record the step.
         skip_nonfinite: skip a step whole, state untouched, when any gradient is infinite or NaN; `skipped_steps` of
@@ -135,7 +135,7 @@ class AIM(Optimizer):
         super().add_param_group(group)
         try:
             check_group(self.param_groups[-1], self.param_groups[:-1])
-            self._warn_of_ell(self.param_groups[-1])
+            self._warn_of_ell(self.param_groups[-1], Parts.from_group(self.param_groups[-1]))
         except BaseException:
             self.param_groups.pop()
             raise
@@ -146,8 +146,7 @@ class AIM(Optimizer):
         default = Parts.from_group(self.defaults)._asdict()
         return Parts(**{axis: check_part(group.get(axis, default[axis]), axis) for axis in Parts._fields})
 
-    def _warn_of_ell(self, group: dict[str, Any]) -> None:
-        parts = Parts.from_group(group)
+    def _warn_of_ell(self, group: dict[str, Any], parts: Parts) -> None:
         if self._warned_of_ell or not isinstance(parts.correction, Residual):
             return
         if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":
@@ -211,11 +210,12 @@ class AIM(Optimizer):
 
         The name and the flat lists are what torch.compile expects: it runs this method instead of tracing it.
         """
+        parts = Parts.from_group(group)
         if compiling:
             self._traced_parts = [(p, p.to_group()) for p in map(Parts.from_group, self.param_groups)]
         else:
-            self._warn_of_ell(group)
-        buffers = Parts.from_group(group).buffers()
+            self._warn_of_ell(group, parts)
+        buffers = parts.buffers()
         for i, p in enumerate(group["params"]):
             if p.grad is None:
                 continue

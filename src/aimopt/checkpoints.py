@@ -1,11 +1,12 @@
 """Checkpoints: continue a run that another optimizer began, and let others continue ours.
 
-A state dict is accepted when it holds every buffer our parts need, in the shapes of our parameters, whoever wrote it:
+A state dict is accepted when it holds the buffers our parts need and no others, in the shapes of our parameters,
+whoever wrote it:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
-    torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
     pytorch-rad 0.2.0          kept the filtered m and the previous gradient: the plain average is recovered from them
+    torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
 
 The other way round, torch.optim.AdamW loads what RADAR saves. Hyperparameters follow torch's rule: those of the
 checkpoint win where ours has the same one, and the rest stay as constructed. Nothing is changed before all is checked.

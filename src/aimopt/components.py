@@ -92,10 +92,10 @@ class Component(ABC):
     @classmethod
     def lookup(cls, name: str) -> type[Self]:
         """The component of this axis that is called `name`."""
-        final = {name: part for name, part in cls.registry.items() if not isabstract(part)}
-        if name in final:
-            return cast(type[Self], final[name])
-        known = sorted(final)
+        part = cls.registry.get(name)
+        if part is not None and not isabstract(part):
+            return cast(type[Self], part)
+        known = sorted(name for name, part in cls.registry.items() if not isabstract(part))
         raise ValueError(
             f"no {cls.axis} is called {name!r}; known are {known} "
             "(import the module that defines your own before you load its checkpoint)"
@@ -264,7 +264,24 @@ class Parts(NamedTuple):
 
 _AXES: tuple[type[Component], ...] = (Filter, Geometry, Correction)
 _RESERVED = frozenset(
-    {"params", "lr", "betas", "weight_decay", "decoupled_weight_decay", "maximize", "foreach", "fused"}
+    [
+        "params",
+        "param_names",
+        "lr",
+        "betas",
+        "weight_decay",
+        "decoupled_weight_decay",
+        "filter",
+        "geometry",
+        "correction",
+        "maximize",
+        "foreach",
+        "fused",
+        "capturable",
+        "differentiable",
+        "skip_nonfinite",
+        "skipped_steps",
+    ]
 )
 _ABSENT = "(absent)"
 

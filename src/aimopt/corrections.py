@@ -130,4 +130,4 @@ class ExactQuadratic(Residual):
         self._check("cg_iterations", 1, integer=True)
 
     def displacement(self, step: Displacement) -> Tensor:
-        return self.towards(step.g, step)
+        return self.towards(step.g, step)  # asked for only where ℓ = 0, and there is nothing to solve

@@ -6,7 +6,7 @@ Most are one-pole filters, and those are data: four numbers say how the state e 
 
 For example `EMA` reads m = e after the update (old = β, new = 1−β), `GradientDifference` is RADAR's filter without
 its stored previous gradient (old = β−γ, new = 1−β+γ), `Lookback` is Lion's (old, new from one β, decay from another).
-The step, the fused kernels and the frequency response read the same four numbers.
+Whatever runs a filter or tells of it reads the same four numbers.
 """
 
 import math

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aimopt.components import Geometry, Initial, State, Step, is_finite, zeros
-from aimopt.tensors import each, mix
+from aimopt.tensors import each, mix, sqrt
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def second_moment(state: State, g: Tensor, beta2: float, *, amsgrad: bool) -> Te
 
 
 def keep_largest(largest: Tensor, v: Tensor) -> Tensor:
-    """Raise `largest` to v where v is larger; as a sum, so that autograd keeps nothing that is written later."""
-    return largest.add_((v - largest).clamp_min_(0))
+    """Raise `largest` to v where v is larger; by a choice, of which autograd keeps only the mask, not the state."""
+    return largest.copy_(each(lambda old, new: torch.where(new <= old, old, new), largest, v))
 
 
 def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
@@ -101,8 +101,8 @@ class Adaptive(Weighted):
         v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
-            return mix(v, self.nu2 / c, g * g, 1 - self.nu2).sqrt_() + self.eps
-        return (v * (1 / c)).sqrt_() + self.eps
+            v = mix(v, self.nu2, g * g, (1 - self.nu2) * c)
+        return (v.sqrt() / sqrt(c)).add_(self.eps)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Belief(Weighted):
             return each(_rectified, s.sqrt() + self.eps, t, self.beta2)
         if self.amsgrad:
             s = keep_largest(state["max_exp_avg_var"], s)
-        return (s * (1 / c)).sqrt_() + self.eps
+        return (s.sqrt() / sqrt(c)).add_(self.eps)
 
 
 def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:

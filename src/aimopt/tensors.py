@@ -9,6 +9,7 @@ A component is written once, in plain tensor arithmetic. Given a `Tensor` it is 
 `TensorList` therefore passes for a `Tensor` in the annotations of this package.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,11 @@ def mix(x: Any, a: Any, y: Any, b: Any) -> Any:
     if isinstance(b, (Tensor, TensorList)) or torch.compiler.is_compiling():
         return x * a + y * b
     return (x * a).add_(y, alpha=b)
+
+
+def sqrt(x: Any) -> Any:
+    """The root of a number, a tensor or a list of tensors."""
+    return math.sqrt(x) if isinstance(x, (int, float)) else x.sqrt()
 
 
 def inner(x: Any, y: Any) -> Tensor:
