@@ -170,13 +170,14 @@ def test_mixed_dtypes_in_one_group() -> None:
     dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
     for foreach in (False, True):
         params = [parameters([(4,)], dtype)[0] for dtype in dtypes]
-        together = aimopt.RADAR(params, 0.01, foreach=foreach)
+        options: Any = dict(lr=0.01, foreach=foreach, stochastic_rounding=False)
+        together = aimopt.RADAR(params, **options)
         for step in range(5):
             for p in params:
                 push([p], step)
             together.step()
         for p, dtype in zip(params, dtypes, strict=True):
-            alone = drive(lambda q: aimopt.RADAR(q, 0.01), parameters([(4,)], dtype), 5)
+            alone = drive(lambda q: aimopt.RADAR(q, **options), parameters([(4,)], dtype), 5)
             assert torch.equal(p.detach(), alone)
 
 
@@ -185,9 +186,9 @@ def test_mixed_dtypes_in_one_group() -> None:
 def test_half_precision_parameters_are_stepped_in_float32(Optimizer: Class, dtype: torch.dtype) -> None:
     for foreach in (False, True):
         params = parameters(shapes_for(Optimizer), dtype)
-        optimizer = Optimizer(params, lr=0.01, foreach=foreach)
+        optimizer = Optimizer(params, lr=0.01, foreach=foreach, stochastic_rounding=False)
         exact = [p.detach().float().requires_grad_() for p in params]
-        reference = Optimizer(exact, lr=0.01)
+        reference = Optimizer(exact, lr=0.01, foreach=False)
         for step in range(30):
             push(params, step)
             for p, q in zip(params, exact, strict=True):

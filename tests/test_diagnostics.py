@@ -39,7 +39,7 @@ def test_watching_changes_nothing(Optimizer: Any) -> None:
     ends = []
     for watched in (False, True):
         params = parameters(shapes_for(Optimizer))
-        optimizer = Optimizer(params, lr=0.01)
+        optimizer = Optimizer(params, lr=0.01, foreach=False)
         if watched:
             observed = aimopt.watch(optimizer)
         advance(optimizer, params, 5)

@@ -103,7 +103,9 @@ def test_named_parameters_and_create() -> None:
         (dict(zeta=0.0), "zeta must be"),
         (dict(ell=-1.0), "ell must be"),
         (dict(bias_correction="maybe"), "bias_correction must be one of"),
-        (dict(fused=True), "leave fused=None"),
+        (dict(fused=True, differentiable=True), "differentiable=True takes another path; leave fused=None"),
+        (dict(state_dtype="float16"), "state_dtype must be one of"),
+        (dict(stochastic_rounding=1), "stochastic_rounding must be one of"),
         (dict(foreach=True, differentiable=True), "leave foreach=None"),
     ],
 )

@@ -11,7 +11,8 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
@@ -34,7 +35,8 @@ from aimopt.components import (
 )
 from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
-from aimopt.moves import Move, gradient, iterate, solve_quadratic, working
+from aimopt.kernels import FusedGroup
+from aimopt.moves import Attempt, Bucket, gradient, iterate, solve_quadratic, working
 from aimopt.tensors import TensorList
 
 DIRECT = Direct()
@@ -46,6 +48,8 @@ class Execution(TypedDict, total=False):
     maximize: bool
     foreach: bool | None
     fused: bool | None
+    state_dtype: str | torch.dtype | None
+    stochastic_rounding: bool
     capturable: bool
     differentiable: bool
     skip_nonfinite: bool
@@ -58,7 +62,13 @@ class Gathered(NamedTuple):
     group: dict[str, Any]
     parts: Parts
     params: list[Tensor]
-    states: list[State]
+    ranks: list[int]  # their places in the group
+    states: list[tuple[Tensor, ...]]  # the step count of each, then its buffers
+
+    def only(self, indices: Sequence[int]) -> "Gathered":
+        """Some of the parameters."""
+        picked = ([column[i] for i in indices] for column in self[3:])
+        return Gathered(self.position, self.group, self.parts, *picked)
 
 
 class NonFinite(Exception):  # noqa: N818
@@ -77,7 +87,12 @@ class AIM(Optimizer):
             divides by 1+η·wd after the step.
         maximize: ascend instead of descend.
         foreach: all tensors of a group at once. None picks it where torch would.
-        fused: one kernel for the whole step. There is none yet, so that only None and False are taken.
+        fused: one pass over memory for the whole step. None fuses what can be fused, unless `foreach` is given; True
+            refuses what cannot, and takes a GradScaler's scale in the same pass.
+        state_dtype: "bfloat16" keeps the state in half the memory, "float32" and None in float32 (float64 for float64
+            parameters).
+        stochastic_rounding: round what is kept in 16 bits, parameters or state, up or down by chance, so that small
+            updates are not lost; False rounds to the nearest.
         capturable: keep step counts on the device, so that the step can be captured in a CUDA graph.
         differentiable: let autograd record the step.
         skip_nonfinite: skip a step whole, state untouched, when any gradient is infinite or NaN; `skipped_steps` of
@@ -100,6 +115,8 @@ class AIM(Optimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
+        state_dtype: str | torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         capturable: bool = False,
         differentiable: bool = False,
         skip_nonfinite: bool = False,
@@ -114,12 +131,15 @@ class AIM(Optimizer):
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,
+            "state_dtype": str(state_dtype).removeprefix("torch.") if state_dtype is not None else None,
+            "stochastic_rounding": stochastic_rounding,
             "capturable": capturable,
             "differentiable": differentiable,
             "skip_nonfinite": skip_nonfinite,
             "skipped_steps": 0,
         }
         self.observers: list[Diagnostics] = []
+        self._fused: dict[int, FusedGroup] = {}
         super().__init__(params, defaults)
 
     def __init_subclass__(cls) -> None:
@@ -168,6 +188,8 @@ class AIM(Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            if self._found_inf():
+                return loss
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
@@ -177,8 +199,11 @@ class AIM(Optimizer):
             if any(g.parts.correction.joint or g.parts.correction.evaluations > 1 for g in gathered):
                 self._step_through(gathered, closure)
             else:
-                for index, move in _moves(gathered):
+                for index, bucket in _buckets(map(self._run_fused, gathered)):
+                    move = bucket.move()
                     displacement = move.go()
+                    bucket.store_params(move)
+                    bucket.store_state(move)
                     for observer in self.observers:
                         observer.record(index, move, displacement)
             for observer in self.observers:
@@ -190,11 +215,40 @@ class AIM(Optimizer):
         tensors: list[Tensor] = []
         self._init_group(group, torch.compiler.is_compiling(), params, tensors)
         parts = self._parts_of(group, index)
-        names = ("step", *parts.buffers())
-        states = [
-            dict(zip(names, tensors[i : i + len(names)], strict=True)) for i in range(0, len(tensors), len(names))
-        ]
-        return Gathered(index, group, parts, params, states)
+        width = 1 + len(parts.buffers())
+        states = [tuple(tensors[i : i + width]) for i in range(0, len(tensors), width)]
+        if len(params) == len(group["params"]):
+            ranks = list(range(len(params)))
+        else:
+            ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+        return Gathered(index, group, parts, params, ranks, states)
+
+    def _run_fused(self, gathered: Gathered) -> Gathered:
+        """Let the kernels take what they can, and return the rest."""
+        group = gathered.group
+        observed = any(observer.active for observer in self.observers)
+        if torch.compiler.is_compiling() or observed or group["differentiable"] or not gathered.params:
+            return gathered
+        if group["fused"] is False or (group["fused"] is None and group["foreach"] is not None):
+            return gathered
+        fused = self._fused.setdefault(gathered.position, FusedGroup())
+        rest = gathered.only(fused.run(*gathered[1:], getattr(self, "grad_scale", None)))
+        if group["fused"] and rest.params:
+            raise RuntimeError(
+                f"fused=True, but no kernel reaches {parameter_name(group, rest.ranks[0])} (its memory has gaps, or its "
+                "state or gradient is of another kind or device than it); leave fused=None"
+            )
+        return rest
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler may leave unscaling to the step, in `grad_scale` and `found_inf`."""
+        return all(group["fused"] is True for group in self.param_groups)
+
+    def _found_inf(self) -> bool:
+        """Whether a GradScaler found a gradient that is not finite."""
+        found = getattr(self, "found_inf", None)
+        return found is not None and bool(found)
 
     def _parts_of(self, group: dict[str, Any], index: int) -> Parts:
         if not torch.compiler.is_compiling():
@@ -216,20 +270,23 @@ class AIM(Optimizer):
         else:
             self._warn_of_ell(group, parts)
         buffers = parts.buffers()
+        state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
         for i, p in enumerate(group["params"]):
-            if p.grad is None:
+            grad = p.grad
+            if grad is None:
                 continue
-            if p.grad.is_sparse:
+            if grad.is_sparse:
                 raise RuntimeError(
                     f"{type(self).__name__} does not support sparse gradients, and {parameter_name(group, i)} has one; "
                     "make its layer with sparse=False or give it to torch.optim.SparseAdam"
                 )
             state = self.state[p]
-            if "step" not in state or not buffers.keys() <= state.keys():
+            try:
+                tensors += state_of(state)
+            except KeyError:
                 _begin(state, p, group, buffers, p.device if group["capturable"] or compiling else torch.device("cpu"))
+                tensors += state_of(state)
             params.append(p)
-            tensors.append(state["step"])
-            tensors.extend(state[name] for name in buffers)
 
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
@@ -256,23 +313,24 @@ class AIM(Optimizer):
             if self._must_skip():
                 raise NonFinite
 
-        indexed: list[tuple[int, Move]] = []
+        indexed: list[tuple[int, Attempt]] = []
         try:
-            indexed.extend(_moves(gathered, undoable=True))
-            moves = [move for _, move in indexed]
-            if moves:
-                (solve_quadratic if moves[0].parts.correction.joint else iterate)(moves, evaluate)
+            for index, bucket in _buckets(gathered):
+                indexed.append((index, Attempt(bucket)))
+            attempts = [attempt for _, attempt in indexed]
+            if attempts:
+                (solve_quadratic if gathered[0].parts.correction.joint else iterate)(attempts, evaluate)
         except BaseException as error:
-            for _, move in indexed:
-                move.undo()
+            for _, attempt in indexed:
+                attempt.undo()
             if not isinstance(error, NonFinite):
                 raise
             self.param_groups[0]["skipped_steps"] += 1
             return
-        for index, move in indexed:
-            move.remember_gradient()
+        for index, attempt in indexed:
+            attempt.finish()
             for observer in self.observers:
-                observer.record(index, move, move.displaced)
+                observer.record(index, attempt.move, attempt.displaced)
 
     def state_dict(self) -> dict[str, Any]:
         """torch's, readable by torch.optim.AdamW where the state is AdamW's."""
@@ -303,8 +361,8 @@ class AIM(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "observers" not in self.__dict__:
-            self.observers = []
+        self.__dict__.setdefault("observers", [])
+        self._fused = {}
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -331,22 +389,27 @@ def _begin(state: State, p: Tensor, group: dict[str, Any], buffers: dict[str, In
         if initial is scalar_one:
             state[name] = value.to(scalars)
         else:
-            state[name] = torch.view_as_complex(value) if p.is_complex() else value
+            state[name] = torch.view_as_complex(value) if p.is_complex() else _kept(value, group)
 
 
-def _moves(gathered: list[Gathered], *, undoable: bool = False) -> Iterator[tuple[int, Move]]:
-    for index, group, parts, params, states in gathered:
+def _kept(value: Tensor, group: dict[str, Any]) -> Tensor:
+    """A buffer in the dtype that the group keeps its state in."""
+    return value if group["state_dtype"] is None else value.to(getattr(torch, group["state_dtype"]))
+
+
+def _buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
+    """Count the steps, and split every group into what can move together."""
+    for index, group, parts, params, ranks, tensors in gathered:
         if params:
-            for same, t, many in _buckets(group, params, states):
-                alike = [params[i] for i in same], [states[i] for i in same]
-                yield index, Move(parts, group, *alike, t, many=many, undoable=undoable)
+            names = ("step", *parts.buffers())
+            states = [dict(zip(names, row, strict=True)) for row in tensors]
+            for same, t, many in _alike(group, params, [row[0] for row in tensors]):
+                rows = [[column[i] for i in same] for column in (params, states, ranks)]
+                yield index, Bucket(parts, group, *rows, t, many)
 
 
-def _buckets(
-    group: dict[str, Any], params: list[Tensor], states: list[State]
-) -> Iterator[tuple[list[int], Step, bool]]:
-    """Count the step, and split a group into what can move together: (indices, step count, whether as a list)."""
-    steps = [state["step"] for state in states]
+def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
+    """Count the step, and say what moves together: (indices, step count, whether as a list)."""
     torch._foreach_add_(steps, 1)
     compiling = torch.compiler.is_compiling()
     on_device = group["capturable"] or compiling

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from aimopt.components import Correction, Filter, Geometry, Parts, is_finite
+from aimopt.kernels import why_not
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
@@ -23,6 +24,8 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
             "use decoupled_weight_decay=True or False"
         )
     check_joint([parts, *map(Parts.from_group, others)])
+    if group["fused"] and (reason := why_not(parts, group)):
+        raise ValueError(f"fused=True: {reason}; leave fused=None")
 
 
 def check_joint(of_groups: Sequence[Parts]) -> None:
@@ -45,16 +48,15 @@ def _check_numbers(group: dict[str, Any]) -> None:
 
 def _check_switches(group: dict[str, Any]) -> None:
     switches: dict[str, tuple[Any, ...]] = dict.fromkeys(
-        ("maximize", "capturable", "differentiable", "skip_nonfinite"), (True, False)
+        ("maximize", "capturable", "differentiable", "skip_nonfinite", "stochastic_rounding"), (True, False)
     )
     switches |= dict.fromkeys(("foreach", "fused"), (True, False, None))
+    switches["state_dtype"] = (None, "float32", "bfloat16")
     switches["decoupled_weight_decay"] = (True, False, "proximal")
     for name, choices in switches.items():
         value = group[name]
         if not (value in choices and isinstance(value, (bool, str, NoneType))):  # 1 == True, and is not it
             raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
-    if group["fused"]:
-        raise ValueError("fused=True: no fused kernel covers this optimizer yet; leave fused=None")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
 

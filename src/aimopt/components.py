@@ -277,6 +277,8 @@ _RESERVED = frozenset(
         "maximize",
         "foreach",
         "fused",
+        "state_dtype",
+        "stochastic_rounding",
         "capturable",
         "differentiable",
         "skip_nonfinite",

@@ -209,7 +209,8 @@ class ScheduledNesterov(Filter):
 
     def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
         mu, mu_next = self.mu(t), self.mu(t + 1)
-        product = state["mu_product"].mul_(mu)
+        product = state["mu_product"].double() * mu
+        state["mu_product"].copy_(product)
         of_g = (1 - mu) / (1 - product)
         of_e = mu_next / (1 - product * mu_next)
         decay, intake = self.beta, 1 - self.beta

@@ -180,11 +180,12 @@ def _clip_exp(x: Any, low: float, high: float) -> Any:
 
 def _trapezoid(x: Any, plateau: float, ends: float) -> Any:
     """1/(ends → plateau → ends): linear over the first tenth of x, and down by 1−√· over the last."""
-    if isinstance(x, Tensor):
+    if isinstance(x, (int, float)):
+        rise_or_fall = min(x / 0.1, 1.0) if x < 0.5 else 1 - math.sqrt(min(max((x - 0.9) / 0.1, 0.0), 1.0))
+    else:
         rise = (x / 0.1).clamp(0, 1)
         fall = 1 - ((x - 0.9) / 0.1).clamp(0, 1).sqrt()
-        return 1 / (torch.where(x < 0.5, rise, fall) * (plateau - ends) + ends)
-    rise_or_fall = min(x / 0.1, 1.0) if x < 0.5 else 1 - math.sqrt(min(max((x - 0.9) / 0.1, 0.0), 1.0))
+        rise_or_fall = torch.where(x < 0.5, rise, fall)
     return 1 / (rise_or_fall * (plateau - ends) + ends)
 
 
@@ -230,7 +231,7 @@ def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:
     power = beta2**t
     most = 2 / (1 - beta2) - 1
     samples = most - 2 * t * power / (1 - power)
-    if not isinstance(samples, Tensor):
+    if isinstance(samples, (int, float)):
         if samples < 5:
             return torch.ones_like(root)
         return root / math.sqrt(_rectification(samples, most) * (1 - power))

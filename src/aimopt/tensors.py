@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+
 # The multi-tensor functions that also take a 0-dim tensor (a tensor learning rate) as their second operand.
 _TAKE_A_TENSOR_SCALAR = frozenset({"add", "mul", "div", "add_", "mul_", "div_"})
 

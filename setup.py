@@ -1,0 +1,44 @@
+"""Builds the CPU kernel where there is a C++17 compiler; everything else is in pyproject.toml."""
+
+import sysconfig
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KERNEL = "aimopt.kernels.libstep"
+
+
+class BuildKernel(build_ext):
+    """A plain shared library: it knows neither Python nor torch, so that one build serves every version of both."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if self.compiler.compiler_type == "msvc":
+            ext.extra_compile_args = ["/std:c++17", "/O2", "/EHsc"]
+        else:
+            # No flag for this machine's processor: the instruction set is chosen when the library is loaded. Nothing
+            # that lets the compiler round differently in different places either.
+            ext.extra_compile_args = ["-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]
+            ext.extra_compile_args += ["-fno-math-errno", "-fno-trapping-math", "-pthread"]
+            ext.extra_link_args = ["-pthread"]
+        super().build_extension(ext)
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".dll")
+
+
+SOURCES = "src/aimopt/kernels"
+setup(
+    ext_modules=[
+        Extension(
+            KERNEL,
+            sources=[f"{SOURCES}/step.cpp"],
+            depends=[f"{SOURCES}/interpreter.inc", f"{SOURCES}/threads.h"],
+            language="c++",
+            optional=True,  # without a compiler the package still installs, and takes the plain path
+        )
+    ],
+    cmdclass={"build_ext": BuildKernel},
+)

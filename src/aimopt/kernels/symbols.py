@@ -1,0 +1,305 @@
+"""Symbols: run on them, a step says what it computes.
+
+A component is written in tensor arithmetic. Given a `Symbol` for every tensor it builds, line by line, the graph of
+what it does to one element, from which `program.py` makes the fused step. For example
+
+    e.mul_(0.9).add_(g, alpha=0.1)      the symbol e now stands for 0.9·e + 0.1·g
+    (v * 2 + 1).sqrt()                  the root of the form 2·v + 1
+
+A symbol is a linear form Σ coefficient·node + offset. Coefficients and offset are numbers, or graphs of what is the
+same for all elements of a tensor (the step count, the learning rate); a symbol without terms is such a number. A
+form of more than one term is computed when it is used, and not again. What is not element-wise, or asks whether a
+symbol is true, is `Untraceable`: such a step is not fused.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Union
+
+Number = Union[float, "Node"]
+
+
+class Untraceable(AttributeError, TypeError):
+    """This step cannot be fused; the message says what stands in the way."""
+
+
+class Node:
+    """A value of the graph: an operation on other values, `elementwise` or the same for a whole tensor."""
+
+    __slots__ = ("args", "elementwise", "op")
+
+    def __init__(self, op: str, args: tuple[Any, ...], elementwise: bool):
+        self.op, self.args, self.elementwise = op, args, elementwise
+
+
+class Graph:
+    """The nodes of one step; equal ones are one."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+
+    def node(self, op: str, *args: Any, elementwise: bool) -> Node:
+        """The node of an operation."""
+        return self._nodes.setdefault((op, args, elementwise), Node(op, args, elementwise))
+
+    def stream(self, name: str) -> "Symbol":
+        """A tensor in memory."""
+        return Symbol(self, {self.node("stream", name, elementwise=True): 1.0})
+
+    def number(self, name: str) -> "Symbol":
+        """A number that is known when the step is made."""
+        return Symbol(self, {}, self.node("number", name, elementwise=False))
+
+    def uniform(self, op: str, *args: Number) -> Number:
+        """An operation on numbers, carried out at once where they are all known."""
+        if not any(isinstance(a, Node) for a in args):
+            return _ON_NUMBERS[op](*args)
+        if op == "add" and 0.0 in args:
+            return args[1] if args[0] == 0.0 else args[0]
+        if op == "mul" and 1.0 in args:
+            return args[1] if args[0] == 1.0 else args[0]
+        if op == "div" and args[1] == 1.0:
+            return args[0]
+        return self.node(op, *args, elementwise=False)
+
+
+_ON_NUMBERS: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "maximum": max,
+    "minimum": min,
+    "lt": lambda a, b: float(a < b),
+    "le": lambda a, b: float(a <= b),
+    "eq": lambda a, b: float(a == b),
+    "select": lambda a, b, c: b if a else c,
+    "sqrt": math.sqrt,
+    "abs": abs,
+    "sign": lambda a: float((a > 0) - (a < 0)),
+    "exp": math.exp,
+    "log": math.log,
+    "tanh": math.tanh,
+}
+
+
+class Symbol:
+    """Stands for a tensor, or for a number, in the arithmetic of a step."""
+
+    __slots__ = ("graph", "offset", "terms")
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(self, graph: Graph, terms: dict[Node, Number], offset: Number = 0.0):
+        self.graph, self.terms, self.offset = graph, terms, offset
+
+    def node(self) -> Node:
+        """The value of every element; a form is computed here, and known by its node from now on."""
+        node: Node | None = None
+        scale: Number = 1.0
+        for term, factor in self.terms.items():
+            if node is None:
+                node, scale = term, factor
+            else:
+                node = self.graph.node("lin", node, term, scale, factor, elementwise=True)
+                scale = 1.0
+        if node is None:
+            return self.graph.node("fill", self.offset, elementwise=True)
+        if self.offset != 0.0:
+            node = self.graph.node("affine", node, scale, self.offset, elementwise=True)
+        elif scale != 1.0:
+            node = self.graph.node("scale", node, scale, elementwise=True)
+        self.terms, self.offset = {node: 1.0}, 0.0
+        return node
+
+    def used(self) -> "Symbol":
+        """This symbol as an operand: computed first, if it has more than one term."""
+        if len(self.terms) + (self.terms != {} and self.offset != 0.0) > 1:
+            self.node()
+        return self
+
+    def _lift(self, other: Any) -> "Symbol":
+        if isinstance(other, Symbol):
+            return other.used()
+        if isinstance(other, (int, float)):
+            return Symbol(self.graph, {}, float(other))
+        raise Untraceable(f"it mixes a tensor of the step with a {type(other).__name__}")
+
+    def scaled(self, factor: Number) -> "Symbol":
+        """This form times a number."""
+        u = self.graph.uniform
+        offset = 0.0 if self.offset == 0.0 else u("mul", self.offset, factor)
+        return Symbol(self.graph, {node: u("mul", c, factor) for node, c in self.terms.items()}, offset)
+
+    def plus(self, other: "Symbol") -> "Symbol":
+        """The sum of two forms."""
+        u, terms = self.graph.uniform, dict(self.terms)
+        for node, factor in other.terms.items():
+            terms[node] = u("add", terms[node], factor) if node in terms else factor
+        return Symbol(self.graph, terms, u("add", self.offset, other.offset))
+
+    def _monomial(self) -> tuple[Node, Number]:
+        """The node and the factor of a form of one term."""
+        self.used()
+        ((node, factor),) = self.terms.items() if self.terms else [(self.node(), 1.0)]
+        return node, factor
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operation = _OPERATIONS.get(name)
+        if operation is not None:
+            return lambda *args, **kwargs: operation(self.used(), *args, **kwargs)
+        operation = _OPERATIONS.get(name[:-1]) if name.endswith("_") and not name.startswith("__") else None
+        if operation is None:
+            raise Untraceable(f"it uses {name!r}, which is not element-wise or not known to the fused step")
+
+        def in_place(*args: Any, **kwargs: Any) -> "Symbol":
+            result = operation(self, *args, **kwargs)
+            self.terms, self.offset = dict(result.terms), result.offset
+            return self
+
+        return in_place
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, first = func.__name__, next((a for a in args if isinstance(a, Symbol)), None)
+        if first is None:
+            raise Untraceable(f"it uses {name!r} in a way not known to the fused step")
+        if name == "where":
+            return _where(*(first._lift(a) for a in args))
+        return getattr(first._lift(args[0]), name)(*args[1:], **(kwargs or {}))
+
+    def _decide(self, *_: Any) -> Any:
+        raise Untraceable("it branches on the value of a tensor or of the step count; use torch.where")
+
+    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _decide
+
+    def __add__(self, other: Any) -> "Symbol":
+        return self.used().plus(self._lift(other))
+
+    def __sub__(self, other: Any) -> "Symbol":
+        return self.used().plus(self._lift(other).scaled(-1.0))
+
+    def __rsub__(self, other: Any) -> "Symbol":
+        return self._lift(other).plus(self.used().scaled(-1.0))
+
+    def __mul__(self, other: Any) -> "Symbol":
+        return _mul(self.used(), other)
+
+    def __truediv__(self, other: Any) -> "Symbol":
+        return _div(self.used(), other)
+
+    def __rtruediv__(self, other: Any) -> "Symbol":
+        return _div(self._lift(other), self)
+
+    def __pow__(self, other: Any) -> "Symbol":
+        return _pow(self.used(), other)
+
+    def __rpow__(self, other: Any) -> "Symbol":
+        return _pow(self._lift(other), self)
+
+    def __neg__(self) -> "Symbol":
+        return self.used().scaled(-1.0)
+
+    def __abs__(self) -> "Symbol":
+        return _pointwise("abs", self.used())
+
+    def __lt__(self, other: Any) -> "Symbol":
+        return _pointwise("lt", self.used(), other)
+
+    def __le__(self, other: Any) -> "Symbol":
+        return _pointwise("le", self.used(), other)
+
+    def __gt__(self, other: Any) -> "Symbol":
+        return _pointwise("lt", self._lift(other), self)
+
+    def __ge__(self, other: Any) -> "Symbol":
+        return _pointwise("le", self._lift(other), self)
+
+    def __eq__(self, other: Any) -> "Symbol":  # type: ignore[override]
+        return _pointwise("eq", self.used(), other)
+
+    def __ne__(self, other: Any) -> "Symbol":  # type: ignore[override]
+        return 1 - (self == other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def _pointwise(op: str, x: Symbol, *others: Any) -> Symbol:
+    operands = [x, *(x._lift(other) for other in others)]
+    if any(operand.terms for operand in operands):
+        return Symbol(x.graph, {x.graph.node(op, *(o.node() for o in operands), elementwise=True): 1.0})
+    return Symbol(x.graph, {}, x.graph.uniform(op, *(o.offset for o in operands)))
+
+
+def _mul(x: Symbol, other: Any) -> Symbol:
+    y = x._lift(other)
+    if not (x.terms and y.terms):
+        return x.scaled(y.offset) if x.terms else y.scaled(x.offset)
+    (a, s), (b, t) = x._monomial(), y._monomial()
+    return Symbol(x.graph, {x.graph.node("mul", a, b, elementwise=True): x.graph.uniform("mul", s, t)})
+
+
+def _div(x: Symbol, other: Any) -> Symbol:
+    y = x._lift(other)
+    u = x.graph.uniform
+    if not y.terms:
+        if not x.terms:
+            return Symbol(x.graph, {}, u("div", x.offset, y.offset))
+        return x.scaled(u("div", 1.0, y.offset))
+    b, t = y._monomial()
+    if not x.terms:
+        return Symbol(x.graph, {x.graph.node("reciprocal", b, elementwise=True): u("div", x.offset, t)})
+    a, s = x._monomial()
+    return Symbol(x.graph, {x.graph.node("div", a, b, elementwise=True): u("div", s, t)})
+
+
+def _pow(x: Symbol, exponent: Any) -> Symbol:
+    if isinstance(exponent, (int, float)) and x.terms:
+        if exponent == 2:
+            return _mul(x, x)
+        if exponent == 0.5:
+            return _pointwise("sqrt", x)
+    return _pointwise("pow", x, exponent)
+
+
+def _where(condition: Symbol, x: Symbol, y: Symbol) -> Symbol:
+    return _pointwise("select", condition, x, y)
+
+
+def _clamp(x: Symbol, min: Any = None, max: Any = None) -> Symbol:
+    if min is not None:
+        x = _pointwise("maximum", x, min)
+    return x if max is None else _pointwise("minimum", x, max)
+
+
+def _constant(value: float) -> Callable[[Symbol], Symbol]:
+    return lambda x: Symbol(x.graph, {}, value)
+
+
+# What a tensor of a step may be asked for; with a trailing underscore, in place. `x` is ready to be used.
+_OPERATIONS: dict[str, Callable[..., Symbol]] = {
+    "add": lambda x, y, alpha=1: x.plus(_mul(x._lift(y), alpha)),
+    "sub": lambda x, y, alpha=1: x.plus(_mul(x._lift(y), -alpha)),
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "neg": lambda x: x.scaled(-1.0),
+    "square": lambda x: _mul(x, x),
+    "reciprocal": lambda x: _div(x._lift(1.0), x),
+    "rsqrt": lambda x: _div(x._lift(1.0), _pointwise("sqrt", x)),
+    "addcmul": lambda x, a, b, value=1: x.plus(_mul(_mul(x._lift(a), b), value)),
+    "addcdiv": lambda x, a, b, value=1: x.plus(_mul(_div(x._lift(a), b), value)),
+    "lerp": lambda x, y, weight: x.scaled(1.0).plus(_mul(x._lift(y) - x, weight)),
+    "clamp": _clamp,
+    "copy": lambda x, y: x._lift(y),
+    "double": lambda x: x,
+    "clone": lambda x: Symbol(x.graph, dict(x.terms), x.offset),
+    "zeros_like": _constant(0.0),
+    "ones_like": _constant(1.0),
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    **{
+        op: (lambda name: lambda x, *others: _pointwise(name, x, *others))(op)
+        for op in ("sqrt", "abs", "sign", "exp", "log", "tanh", "maximum", "minimum", "lt", "le", "eq")
+    },
+}
