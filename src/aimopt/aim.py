@@ -35,7 +35,7 @@ from aimopt.components import (
 )
 from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
-from aimopt.kernels import FusedGroup
+from aimopt.kernels import FusedGroup, reads_found_inf
 from aimopt.moves import Attempt, Bucket, gradient, iterate, solve_quadratic, working
 from aimopt.tensors import TensorList
 
@@ -232,7 +232,8 @@ class AIM(Optimizer):
         if group["fused"] is False or (group["fused"] is None and group["foreach"] is not None):
             return gathered
         fused = self._fused.setdefault(gathered.position, FusedGroup())
-        rest = gathered.only(fused.run(*gathered[1:], getattr(self, "grad_scale", None)))
+        scaling = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
+        rest = gathered.only(fused.run(*gathered[1:], *scaling))
         if group["fused"] and rest.params:
             raise RuntimeError(
                 f"fused=True, but no kernel reaches {parameter_name(group, rest.ranks[0])} (its memory has gaps, or its "
@@ -246,9 +247,19 @@ class AIM(Optimizer):
         return all(group["fused"] is True for group in self.param_groups)
 
     def _found_inf(self) -> bool:
-        """Whether a GradScaler found a gradient that is not finite."""
+        """Whether a GradScaler found a gradient that is not finite, where the kernels do not see to it themselves."""
         found = getattr(self, "found_inf", None)
-        return found is not None and bool(found)
+        return found is not None and not self._kernels_heed_found_inf() and bool(found)
+
+    def _kernels_heed_found_inf(self) -> bool:
+        """Whether all of this step is for kernels that read `found_inf` on the device, so that nothing waits for it."""
+        if any(observer.active for observer in self.observers):
+            return False
+        return all(
+            group["fused"] and group["capturable"] and reads_found_inf(p) and (p in self.state or p.grad is None)
+            for group in self.param_groups
+            for p in group["params"]
+        )
 
     def _parts_of(self, group: dict[str, Any], index: int) -> Parts:
         if not torch.compiler.is_compiling():

@@ -4,6 +4,7 @@ A step that is element-wise becomes a program (`program.py`, by running the opti
 of `symbols.py`), and a program is run
 
     on CPUs    by the block interpreter of `step.cpp` (`cpu.py`)
+    on GPUs    by Triton, printed as source (`gpu.py`)
 
 So a filter or geometry that you write is fused as well, and there is no second statement of any rule. What cannot be
 fused takes the plain path. `status()` tells what is live here, and `python -m aimopt` prints it.
@@ -16,20 +17,37 @@ import torch
 from torch import Tensor
 
 from aimopt.components import Parts
-from aimopt.kernels import cpu
-from aimopt.kernels.program import Fusible, Program, fuse
+from aimopt.kernels import cpu, gpu
+from aimopt.kernels.program import Fusible, Numbers, Program, fuse
 from aimopt.kernels.symbols import Untraceable
+from aimopt.kernels.tables import TYPES
 
 
 def status() -> dict[str, str]:
     """The paths a step may take here: whether each is live, and why or why not."""
     lib = cpu.library()
     if isinstance(lib, str):
-        fused = f"off: {lib}"
+        on_cpu = f"off: {lib}"
     else:
         threads = "torch's threads" if lib.shares_threads else "threads of its own"
-        fused = f"on: {cpu.ISAS[lib.isa]}, {threads} ({torch.get_num_threads()})"
-    return {"fused, CPU": fused, "foreach": "on: torch's multi-tensor functions", "plain": "on"}
+        on_cpu = f"on: {cpu.ISAS[lib.isa]}, {threads} ({torch.get_num_threads()})"
+    why_off = gpu.missing()
+    return {
+        "fused, CPU": on_cpu,
+        "fused, CUDA": f"off: {why_off}" if why_off else "on: Triton",
+        "foreach": "on: torch's multi-tensor functions",
+        "plain": "on",
+    }
+
+
+def _backend(device_type: str) -> Any:
+    """The module that runs programs on this kind of device, or why there is none."""
+    if device_type == gpu.DEVICE:
+        return gpu.missing() or gpu
+    if device_type == cpu.DEVICE:
+        lib = cpu.library()
+        return lib if isinstance(lib, str) else cpu
+    return f"there is no kernel for tensors on {device_type!r}"
 
 
 def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> Program | str:
@@ -44,21 +62,26 @@ def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> 
 
 def why_not(parts: Parts, group: dict[str, Any]) -> str | None:
     """Why the step of this group cannot be fused, for `fused=True`; None if it can."""
-    lib = cpu.library()
-    if isinstance(lib, str):
-        return lib
     names = " + ".join(type(part).__name__ for part in parts)
     if isinstance(program := program_of(parts, group), str):
         return f"{names} has no fused step: {program}"
     for name in ("differentiable", "foreach"):
         if group[name]:
             return f"{name}=True takes another path"
+    for device_type in (kinds := sorted({p.device.type for p in group["params"]})):
+        if isinstance(reason := _backend(device_type), str):
+            return reason
+    if len(kinds) > 1:
+        return f"the parameters of this group are on {' and '.join(kinds)}"
     for p in group["params"]:
-        if p.device.type != "cpu":
-            return f"there is no kernel for tensors on {p.device.type!r}"
-        if p.dtype not in cpu.TYPES:
+        if p.dtype not in TYPES:
             return f"there is no kernel for {p.dtype}"
     return None
+
+
+def reads_found_inf(p: Tensor) -> bool:
+    """Whether the kernel for a tensor can leave it as it is where `found_inf` says so."""
+    return p.device.type == gpu.DEVICE
 
 
 class FusedGroup:
@@ -66,7 +89,7 @@ class FusedGroup:
 
     def __init__(self) -> None:
         self._made_of: tuple[Any, ...] = ()
-        self._plan: cpu.Plan | None = None
+        self._plan: cpu.Plan | gpu.Plan | None = None
 
     def run(
         self,
@@ -76,19 +99,20 @@ class FusedGroup:
         ranks: list[int],
         states: list[tuple[Tensor, ...]],
         grad_scale: Tensor | None,
+        found_inf: Tensor | None,
     ) -> Sequence[int]:
         """Step the parameters that a kernel can reach, and return the indices of the others."""
         settings = [
             group[name] for name in ("weight_decay", "decoupled_weight_decay", "maximize", "stochastic_rounding")
         ]
-        made_of = (parts, *settings, grad_scale is not None)
+        made_of = (parts, *settings, grad_scale is not None, params[0].device.type)
         if self._made_of != made_of:
             self._made_of = made_of
             program = program_of(parts, group, scaled=grad_scale is not None)
-            usable = not isinstance(program, str) and not isinstance(cpu.library(), str)
+            backend = _backend(params[0].device.type)
+            usable = not isinstance(program, str) and not isinstance(backend, str)
             names = ("step", *parts.buffers())
-            self._plan = cpu.Plan(program, names, group["stochastic_rounding"]) if usable else None
-        if self._plan is None or not params[0].is_cpu:
+            self._plan = backend.Plan(program, names, group["stochastic_rounding"]) if usable else None
+        if self._plan is None:
             return range(len(params))
-        lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
-        return self._plan.run(params, ranks, states, lr, 1.0 if grad_scale is None else grad_scale.item())
+        return self._plan.run(params, ranks, states, Numbers(group["lr"], grad_scale, found_inf))

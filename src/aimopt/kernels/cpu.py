@@ -2,7 +2,7 @@
 
 library()                      the interpreter, built when the package was installed, or why there is none
 Compiled(program, types, …)    a program for streams of given dtypes
-Plan(program, stochastic)      a parameter group's step: `run` takes the parameters that a kernel can reach
+Plan(program, names, …)        a parameter group's step: `run` takes the parameters that a kernel can reach
 """
 
 import ctypes
@@ -10,29 +10,18 @@ import sysconfig
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from aimopt.kernels.program import LR, SCALE, Instruction, Program
+from aimopt.kernels.program import LR, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
+from aimopt.kernels.tables import Surveyor, Table, math_of
 
 ISAS = ("baseline", "AVX2", "AVX-512")
-# `Type` of the interpreter and how many of them an element is: complex numbers are pairs of reals.
-_FLOAT32, _FLOAT64 = 0, 1
-TYPES = {
-    torch.float32: (_FLOAT32, 1),
-    torch.float64: (_FLOAT64, 1),
-    torch.bfloat16: (2, 1),
-    torch.float16: (3, 1),
-    torch.complex64: (_FLOAT32, 2),
-    torch.complex128: (_FLOAT64, 2),
-}
-
+DEVICE = "cpu"
 
 # The members of `Program` in `step.cpp`.
 _COUNTS = ("math", "streams", "scratch", "instructions", "uniforms", "uniform_instructions", "results")
@@ -76,7 +65,7 @@ class Compiled:
     """A program for the interpreter, and what it points to."""
 
     def __init__(self, program: Program, types: tuple[int, ...], stochastic: bool, lib: Library):
-        math = _FLOAT64 if types[0] == _FLOAT64 else _FLOAT32
+        math = math_of(types)
         numbers = {name: i for i, name in enumerate((*program.scalars, LR, SCALE))}
         values = [0.0] * len(numbers)
         known: dict[Number, int] = {}
@@ -132,37 +121,6 @@ def _with_conversions(program: Program, types: tuple[int, ...], math: int, stoch
             yield Instruction("store_stochastic" if stochastic else "store", k, (scratch,), ())
 
 
-class Table(NamedTuple):
-    """Parameters whose streams are of the same types: a row each, as `step.cpp` reads it."""
-
-    types: tuple[int, ...]  # of the streams
-    scalar_types: tuple[int, ...]
-    members: list[int]
-    rows: "array[int]"  # numbers in memory, rank, addresses of the scalars, of the streams; the gradient's is the last
-
-
-class Survey(NamedTuple):
-    """What was found out about the tensors of a group; it holds as long as they are where they were."""
-
-    own: list[Tensor]  # parameters and state: kept, so that their memory stays theirs
-    at: list[int]
-    numels: list[int]
-    dtypes: list[torch.dtype]  # of the gradients
-    contiguous: list[bool]
-    strided: list[int]  # the parameters that are dense, but not contiguous
-    tables: list[Table]
-    rest: list[int]  # what the interpreter cannot reach
-
-    def holds(self, own: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> bool:
-        """Whether nothing has changed that matters."""
-        return (
-            not self.rest
-            and list(map(Tensor.data_ptr, own)) == self.at
-            and list(map(Tensor.numel, params)) == self.numels
-            and list(map(_dtype, grads)) == self.dtypes
-        )
-
-
 class Plan:
     """The step of one parameter group."""
 
@@ -171,27 +129,20 @@ class Plan:
         lib = library()
         assert isinstance(lib, Library)
         self.lib, self.program, self.stochastic = lib, program, stochastic
-        self._scalars = [names.index(name) for name in program.scalars]
-        self._buffers = [names.index(name) for name in program.streams[1:-1]]
-        self._survey: Survey | None = None
+        self._surveyor = Surveyor(program, names, DEVICE)
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
     def run(
-        self, params: list[Tensor], ranks: list[int], states: list[tuple[Tensor, ...]], lr: float, scale: float
-    ) -> list[int]:
+        self, params: list[Tensor], ranks: list[int], states: list[tuple[Tensor, ...]], numbers: Numbers
+    ) -> Sequence[int]:
         """Step what the interpreter can reach; return the indices of the rest."""
-        grads = [cast(Tensor, p.grad) for p in params]
-        if not all(map(_has_storage, {*map(type, params), *map(type, grads)})):
-            params, grads, states = _localize(params, grads, states)
-        own = [*params, *chain.from_iterable(states)]
-        survey = self._survey
-        if survey is None or not survey.holds(own, params, grads):
-            survey = self._survey = self._look(own, params, grads, ranks, states)
-        grads = _laid_out_like(params, grads, survey)
+        survey, params, grads, _ = self._surveyor.find(params, ranks, states)
+        lr = _float(numbers.lr)
+        scale = 1.0 if numbers.scale is None else _float(numbers.scale)
+        width = 2 + len(self.program.scalars) + len(self.program.streams)
         for table in survey.tables:
-            width = 3 + len(self._scalars) + len(self._buffers)
             of_table = [grads[i] for i in table.members]
-            table.rows[width :: width + 1] = array("q", map(Tensor.data_ptr, of_table))
+            table.rows[width - 1 :: width] = array("q", map(Tensor.data_ptr, of_table))
             self._call(table, lr, scale)
             torch.autograd.graph.increment_version([params[i] for i in table.members])
         return survey.rest
@@ -206,110 +157,11 @@ class Plan:
             ctypes.c_void_p(table.rows.buffer_info()[0]),
             ctypes.c_int64(len(table.members)),
             _ints(table.scalar_types),
-            len(self._scalars),
+            len(self.program.scalars),
             self.lib.isa,
             torch.get_num_threads(),
         )
 
-    def _look(
-        self,
-        own: list[Tensor],
-        params: list[Tensor],
-        grads: list[Tensor],
-        ranks: list[int],
-        states: list[tuple[Tensor, ...]],
-    ) -> Survey:
-        tables: dict[Any, Table] = {}
-        rest = []
-        for i, (p, g, rank, state) in enumerate(zip(params, grads, ranks, states, strict=True)):
-            scalars, buffers = [state[k] for k in self._scalars], [state[k] for k in self._buffers]
-            if not (_are_scalars(scalars) and _are_alike(p, g, buffers)):
-                rest.append(i)
-                continue
-            types = tuple(TYPES[x.dtype][0] for x in (p, *buffers, g))
-            scalar_types = tuple(TYPES[x.dtype][0] for x in scalars)
-            table = tables.setdefault((types, scalar_types), Table(types, scalar_types, [], array("q")))
-            table.members.append(i)
-            addresses = [x.data_ptr() for x in (*scalars, p, *buffers)]
-            table.rows.extend([p.numel() * TYPES[p.dtype][1], rank, *addresses, 0])
-        contiguous = [p.is_contiguous() for p in params]
-        return Survey(
-            own,
-            [] if rest else [x.data_ptr() for x in own],
-            [p.numel() for p in params],
-            [g.dtype for g in grads],
-            contiguous,
-            [i for i, so in enumerate(contiguous) if not so],
-            list(tables.values()),
-            rest,
-        )
 
-
-_dtype = attrgetter("dtype")
-
-
-def _are_scalars(tensors: Sequence[Tensor]) -> bool:
-    return all(x.is_cpu and x.numel() == 1 and x.dtype in (torch.float32, torch.float64) for x in tensors)
-
-
-def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
-    """Whether the streams of a parameter can be walked through side by side."""
-    streams = (p, *buffers, g)
-    if not all(_has_storage(type(x)) for x in streams):
-        return False
-    if not all(x.is_cpu and x.layout == torch.strided and x.dtype in TYPES and x.numel() == p.numel() for x in streams):
-        return False
-    if any(x.is_conj() or x.is_neg() or (x.data_ptr() == 0 and x.numel() > 0) for x in streams):
-        return False
-    types = {TYPES[x.dtype] for x in streams}
-    if len({lanes for _, lanes in types}) > 1 or ((_FLOAT64 in dict(types)) and len(types) > 1):
-        return False
-    if p.is_contiguous():
-        return all(x.is_contiguous() for x in buffers)
-    return _is_dense(p) and all(x.stride() == p.stride() for x in buffers)
-
-
-def _laid_out_like(params: list[Tensor], grads: list[Tensor], survey: Survey) -> list[Tensor]:
-    """The gradients, copied where their elements lie in another order than the parameter's."""
-    contiguous = list(map(Tensor.is_contiguous, grads))
-    if contiguous == survey.contiguous and not survey.strided:
-        return grads
-    other = [i for i, (p, g) in enumerate(zip(survey.contiguous, contiguous, strict=True)) if p and not g]
-    other += [i for i in survey.strided if grads[i].stride() != params[i].stride()]
-    grads = list(grads)
-    for i in {*other} - {*survey.rest}:
-        grads[i] = torch.empty_like(params[i], dtype=grads[i].dtype).copy_(grads[i])
-    return grads
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Whether a tensor fills its memory without gaps or overlaps, in some order of its dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-@lru_cache(maxsize=256)
-def _has_storage(kind: type) -> bool:
-    """Whether tensors of this type are what their memory says: those that redefine torch's operations may not be."""
-    return kind.__torch_dispatch__ is Tensor.__torch_dispatch__  # type: ignore[attr-defined]
-
-
-def _localize(
-    params: list[Tensor], grads: list[Tensor], states: list[tuple[Tensor, ...]]
-) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, ...]]]:
-    """This process's part of tensors that are spread over several; what is no such tensor stays as it is."""
-    rows = [_local((p, g, *state)) for p, g, state in zip(params, grads, states, strict=True)]
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
-
-
-def _local(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    spread = [x for x in tensors if hasattr(x, "to_local") and hasattr(x, "placements")]
-    alike = len({(x.device_mesh, x.placements) for x in spread}) == 1
-    if not alike or any(placement.is_partial() for placement in spread[0].placements):
-        return tensors
-    return tuple(x.to_local() if hasattr(x, "to_local") else x for x in tensors)
+def _float(number: float | Tensor) -> float:
+    return number.item() if isinstance(number, Tensor) else number

@@ -50,6 +50,14 @@ class Program(NamedTuple):
     scalar_results: tuple[tuple[str, Number], ...]  # what scalar buffers become
 
 
+class Numbers(NamedTuple):
+    """What a step is told beside its tensors: numbers that may change from step to step, or tensors that hold them."""
+
+    lr: float | Tensor
+    scale: Tensor | None = None  # a GradScaler's, which the gradients are still multiplied by
+    found_inf: Tensor | None = None  # whether to leave everything as it is, where only the device knows
+
+
 class Fusible(NamedTuple):
     """What decides the arithmetic of a step, apart from the numbers that change with it."""
 

@@ -1,0 +1,84 @@
+"""Functions that the printed kernels call, each on numbers of any width: `divide`, `power`, `round_stochastically`.
+
+Only `gpu.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
+They use nothing that Triton's interpreter lacks (libdevice, above all), so that the tests need no GPU.
+"""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def divide(a: Any, b: Any) -> Any:
+    """a/b as IEEE has it; Triton's own division of float32 is an approximation."""
+    if a.dtype == tl.float32:
+        return tl.div_rn(a, b)
+    else:  # noqa: RET505 (Triton compiles the branch that is taken only where it is written like this)
+        return a / b
+
+
+@triton.jit
+def root(a: Any) -> Any:
+    """√a, likewise."""
+    if a.dtype == tl.float32:
+        return tl.sqrt_rn(a)
+    else:  # noqa: RET505
+        return tl.sqrt(a)
+
+
+@triton.jit
+def larger(a: Any, b: Any) -> Any:
+    """The larger, or NaN if either is."""
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller, or NaN if either is."""
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def power(a: Any, b: Any) -> Any:
+    """The power of a by b, in float64 throughout: an error of b·log2(a) is one of the exponent."""
+    base, exponent = a.to(tl.float64), b.to(tl.float64)
+    size = tl.exp2(exponent * tl.log2(tl.abs(base)))
+    half = exponent * 0.5
+    whole, even = tl.floor(exponent) == exponent, tl.floor(half) == half
+    of_negative = tl.where(whole, tl.where(even, size, -size), float("nan"))
+    return tl.where((exponent == 0) | (base == 1), 1.0, tl.where(base < 0, of_negative, size)).to(a.dtype)
+
+
+@triton.jit
+def tanh(a: Any) -> Any:
+    """The hyperbolic tangent: by exponentials, and by its series where they would cancel."""
+    x = a.to(tl.float64)
+    small, square = tl.exp(-2 * tl.abs(x)), x * x
+    of_large = tl.where(x < 0, small - 1, 1 - small) / (1 + small)
+    of_small = x * (1 - square * (1 / 3 - square * (2 / 15 - square * (17 / 315))))
+    return tl.where(square < 1e-4, of_small, of_large).to(a.dtype)
+
+
+@triton.jit
+def scramble(x: Any) -> Any:
+    """The hash of `rounding.py`, of unsigned numbers of 32 bits."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def round_stochastically(x: Any, dtype: tl.constexpr, key: Any, element: Any) -> Any:
+    """As the function of this name in `rounding.py`, to the same bits."""
+    chance = scramble(element.to(tl.uint32) ^ key) >> 16
+    bits = x.to(tl.uint32, bitcast=True)
+    if dtype == tl.bfloat16:
+        rounded = ((bits + chance) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        return tl.where((bits & 0x7F800000) != 0x7F800000, rounded, x).to(dtype)
+    else:  # noqa: RET505
+        normal = ((bits + (chance >> 3)) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        small = x + ((chance.to(tl.float32) + 0.5) * 2.0**-40 - 2.0**-25)
+        size = tl.abs(x)
+        return tl.where(size < 2.0**-14, small, tl.where(size < 65520.0, normal, x)).to(dtype)
