@@ -5,7 +5,6 @@ What an interpreter lets pass, a compiler may not: the last tests compile printe
 
 import copy
 import inspect
-import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +16,24 @@ import torch
 from torch import Tensor
 
 import aimopt
-from aimopt import AIM, NAMED, RADAR, AdamW, Adaptive, Belief, Direct, FixedPoint, Lion, NAdam, Relativistic, kernels
+from aimopt import (
+    AIM,
+    NAMED,
+    RADAR,
+    SGDM,
+    AdamW,
+    Adaptive,
+    Belief,
+    Direct,
+    FixedPoint,
+    Lion,
+    NAdam,
+    Relativistic,
+    kernels,
+)
 from aimopt.components import Geometry, Parts, State, Step
-from aimopt.kernels import gpu, program_of
+from aimopt.kernels import gpu, program_of, symbols
+from aimopt.kernels.program import Numbers
 from aimopt.kernels.tables import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from aimopt.kernels.triton_source import ELEMENT_OPS, UNIFORM_OPS, source
 from driving import NEEDS_MATRICES, advance, assert_same, flat, parameters, push
@@ -44,9 +58,15 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
 
 
-interpreted = pytest.mark.usefixtures("interpreter")
+def interpreted(test: Any) -> Any:
+    """In numpy, which warns of the values that lanes without a tensor have."""
+    quiet = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+    return quiet(pytest.mark.usefixtures("interpreter")(test))
+
+
 PLAIN: dict[str, Any] = dict(foreach=False, fused=False)
 SHAPES = ((5, 4), (1030,), (0,), ())
+FEW = ((5, 4),)  # the interpreter takes its time for every block of elements
 
 
 @dataclass(frozen=True)
@@ -71,11 +91,11 @@ def fusible(cell: tuple[Any, Any, Any]) -> bool:
     return not geometry.matrices_only and not correction.joint and correction.evaluations == 1
 
 
-def run(cell: Any, dtype: torch.dtype, steps: int = 3, **options: Any) -> list[Tensor]:
-    """Where parameters and state end."""
-    params = parameters(SHAPES, dtype)
+def run(cell: Any, dtype: torch.dtype, shapes: Any = SHAPES, **options: Any) -> list[Tensor]:
+    """Where parameters and state end after three steps."""
+    params = parameters(shapes, dtype)
     optimizer = build(params, cell, **options)
-    advance(optimizer, params, steps)
+    advance(optimizer, params, 3)
     return [flat(params), *state_of(optimizer, params)]
 
 
@@ -108,5 +128,363 @@ def test_every_composition_that_has_a_program_steps_as_the_plain_path_does(filte
                 build(parameters(((3, 2),)), cell, fused=True)
             continue
         assert not isinstance(program_of(Parts(*cell), group), str)
-        assert_all_same(run(cell, torch.float64, fused=True), run(cell, torch.float64, **PLAIN), 1e-12)
-        assert_all_same(run(cell, torch.float32, fused=True), run(cell, torch.float32, **PLAIN), 2e-6)
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
+            assert_all_same(run(cell, dtype, FEW, fused=True), run(cell, dtype, FEW, **PLAIN), tolerance)
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(weight_decay=0.1),
+        dict(weight_decay=0.1, decoupled_weight_decay=False),
+        dict(weight_decay=0.1, decoupled_weight_decay="proximal", maximize=True),
+        dict(state_dtype="float32"),
+    ],
+    ids=repr,
+)
+def test_it_decays_and_ascends(options: dict[str, Any], dtype: torch.dtype) -> None:
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    assert_all_same(
+        run(RADAR_PARTS, dtype, **options, fused=None), run(RADAR_PARTS, dtype, **options, **PLAIN), tolerance
+    )
+
+
+@interpreted
+@pytest.mark.parametrize("optimizer", [o for o in NAMED if o.__name__ not in NEEDS_MATRICES], ids=lambda o: o.__name__)
+@pytest.mark.usefixtures("float64_scalars")
+def test_every_named_optimizer_is_fused_and_takes_step_counts_on_the_device(optimizer: Any) -> None:
+    ends = []
+    for options in (PLAIN, dict(fused=True, capturable=True)):
+        params = parameters()
+        built = optimizer(params, **options)
+        advance(built, params, 3)
+        ends.append([flat(params), *state_of(built, params)])
+    assert_all_same(ends[1], ends[0], 1e-12)
+
+
+@interpreted
+@pytest.mark.parametrize("on_device", [True, False])
+def test_each_tensor_has_its_own_step_count(on_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where counts are kept on the host: they are sent along, and advanced there."""
+    if not on_device:
+        scalars_on_the_host(monkeypatch)
+    ends = []
+    for options in (PLAIN, dict(fused=True)):
+        params = parameters(SHAPES)
+        optimizer = NAdam(params, 0.1, weight_decay=0.1, **options)
+        for step in range(5):
+            push(params, step)
+            for p in params[step % 3 :: 2]:
+                p.grad = None
+            optimizer.step()
+        ends.append([flat(params), *state_of(optimizer, params)])
+    assert len({float(x) for x in ends[1] if x.numel() == 1}) > 3
+    assert_all_same(ends[1], ends[0], 1e-7)  # the scalars are float32, and so is what they lose
+    assert_same(ends[1][0], ends[0][0])
+
+
+def scalars_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensors of the host all scalars are beside the parameters: let the tables say otherwise."""
+    launch = gpu.Launch.__init__
+
+    def elsewhere(self: gpu.Launch, table: Any, *args: Any) -> None:
+        launch(self, table._replace(scalars_on=torch.device("meta")), *args)
+
+    monkeypatch.setattr(gpu.Launch, "__init__", elsewhere)
+
+
+@interpreted
+def test_a_scalar_on_the_host_may_depend_on_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def named(name: str) -> float:
+        read.append(name)
+        return {"lr": 0.25, "step": 2.0}[name]
+
+    graph = symbols.Graph()
+    lr, t = graph.number("lr"), graph.number("step")
+    value = torch.where(lr < t, lr * t + 1, -lr).offset  # type: ignore[call-overload]
+    assert gpu.evaluate(value, named) == 1.5
+    assert {"lr", "step"} == set(read)
+    assert gpu.evaluate(2.0, named) == 2
+
+
+@interpreted
+def test_a_tensor_as_learning_rate_and_a_schedule() -> None:
+    ends = []
+    for options in (PLAIN, dict(fused=True), dict(fused=True, capturable=True)):
+        params = parameters()
+        lr = torch.tensor(0.1, dtype=torch.float64) if options is not PLAIN else 0.1
+        optimizer = RADAR(params, lr, **options)
+        for step in range(3):
+            push(params, step)
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] * 0.5
+        ends.append(flat(params))
+    assert_same(ends[1], ends[0])
+    assert_same(ends[2], ends[0])
+
+
+@interpreted
+@pytest.mark.parametrize("capturable", [True, False])
+def test_a_grad_scaler_s_scale_and_overflow(capturable: bool) -> None:
+    """The kernel divides by the scale; where it found an overflow, nothing changes, and with counts on the device
+    nothing asks it either."""
+
+    class Silent(Tensor):
+        """A number that only kernels may read."""
+
+        def __bool__(self) -> bool:
+            raise AssertionError("this waits for the device")
+
+    plain, ours = parameters(SHAPES), parameters(SHAPES)
+    expected = AdamW(plain, 0.1, **PLAIN)
+    optimizer: Any = AdamW(ours, 0.1, fused=True, capturable=capturable)
+    for step in range(4):
+        overflow = step == 2
+        push(ours, step)
+        if not overflow:
+            push(plain, step)
+            expected.step()
+        for p in ours:
+            assert p.grad is not None
+            p.grad *= torch.inf if overflow else 1024.0
+        found = torch.tensor([float(overflow)])
+        optimizer.grad_scale = torch.tensor(1024.0)
+        optimizer.found_inf = found.as_subclass(Silent) if capturable and step else found
+        optimizer.step()
+    assert_all_same([flat(ours), *state_of(optimizer, ours)], [flat(plain), *state_of(expected, plain)], 1e-12)
+    optimizer.found_inf = None
+    assert not optimizer._found_inf()
+
+
+@interpreted
+@pytest.mark.parametrize("stochastic", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("state_dtype", [None, "bfloat16"])
+def test_16_bits_are_rounded_as_by_the_plain_path(dtype: torch.dtype, state_dtype: Any, stochastic: bool) -> None:
+    """To the same bits, where the arithmetic is the same: Lion's has no product that is fused with a sum but one."""
+    options = dict(state_dtype=state_dtype, stochastic_rounding=stochastic, lr=2.0**-9, betas=(0.5, 0.75))
+    ends = []
+    for path in (PLAIN, dict(fused=True)):
+        params = [(p * 2.0**-6).detach().requires_grad_() for p in parameters(((3000,), (7, 5)), dtype)]
+        optimizer = Lion(params, weight_decay=0, **options, **path)
+        advance(optimizer, params, 4)
+        ends.append([flat(params), *state_of(optimizer, params)])
+    for ours, theirs in zip(*ends, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+
+
+@interpreted
+def test_values_that_are_not_finite_or_hardly_normal_are_rounded_alike() -> None:
+    special = [0.0, -0.0, 1e-8, -3e-6, 6.1e-5, 65519.0, 65520.0, -7e4, 3.4e38, torch.inf, -torch.inf, torch.nan]
+    for dtype in (torch.bfloat16, torch.float16):
+        ends = []
+        for path in (PLAIN, dict(fused=True)):
+            p = torch.tensor(special).to(dtype).requires_grad_()
+            p.grad = torch.zeros_like(p)
+            SGDM([p], 0.1, momentum=0.0, state_dtype="bfloat16", **path).step()
+            ends.append(p.detach().clone())
+        torch.testing.assert_close(*ends, rtol=0, atol=0, equal_nan=True)
+
+
+@interpreted
+def test_memory_of_every_kind_is_reached_or_left() -> None:
+    """Views that begin anywhere, dimensions in another order, complex numbers, and what has gaps."""
+
+    def make() -> list[Tensor]:
+        base = parameters(((41,), (2, 3, 4, 5), (6, 6)), torch.float32)
+        shifted = base[0].detach()[1:]
+        last = base[1].detach().to(memory_format=torch.channels_last)
+        transposed = parameters(((8, 3),), torch.float32)[0].detach().T
+        spread = base[2].detach()[:, ::2]
+        complex_ones = parameters(((5,),), torch.complex64)[0].detach()
+        return [x.requires_grad_() for x in (shifted, last, transposed, complex_ones, spread)]
+
+    ends = []
+    for path in (PLAIN, dict(fused=None)):
+        params = make()
+        optimizer = AdamW(params, 0.1, weight_decay=0.1, **path)
+        advance(optimizer, params, 3)
+        ends.append(
+            [flat([torch.view_as_real(p) if p.is_complex() else p for p in params]), *state_of(optimizer, params)]
+        )
+    assert_all_same(ends[1], ends[0], 2e-6)
+    params = make()
+    for p in params:
+        p.grad = torch.zeros_like(p, memory_format=torch.contiguous_format)
+    plan = gpu.Plan(program_for(AdamW(params)), ("step", "exp_avg", "exp_avg_sq"), True)
+    states: Any = [(torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+    assert plan.run(params, list(range(5)), states, Numbers(0.1)) == [4]
+
+
+@interpreted
+def test_the_device_is_told_only_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[torch.Size] = []
+    send = gpu.Mail.send
+
+    def noted(self: gpu.Mail, host: Tensor) -> Tensor:
+        sent.append(host.shape)
+        return send(self, host)
+
+    monkeypatch.setattr(gpu.Mail, "send", noted)
+    params = parameters(((2048,), (3,)), torch.float32)
+    optimizer = RADAR(params, fused=True)
+    storage = torch.zeros(2048 + 4)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert sent == [(2, 5 + 1), (2,), (1, 2), (1, 2)]  # rows, gradients, chunks of whole blocks, and the others
+    sent.clear()
+    optimizer.step()
+    assert sent == []
+    kept = params[0].grad  # else the next may get its memory
+    params[0].grad = storage[:2048]
+    optimizer.step()
+    assert sent == [(2,)]
+    sent.clear()
+    params[0].grad = storage[1 : 1 + 2048]  # no longer aligned
+    optimizer.step()
+    assert sent == [(2,), (0, 2), (2, 2)]
+    assert kept is not None
+    assert params[0].isfinite().all()
+
+
+@interpreted
+def test_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "BLOCK", 32)
+    monkeypatch.setattr(gpu, "CHUNK", 64)
+    monkeypatch.setattr(gpu, "LANES", 2)
+    shapes = ((64,), (65,), (0,), (128,), (200,))
+    ends = []
+    for path in (PLAIN, dict(fused=True)):
+        params = parameters(shapes, torch.bfloat16)
+        optimizer = Lion(params, 2.0**-9, betas=(0.5, 0.75), weight_decay=0, **path)
+        advance(optimizer, params, 2)
+        ends.append(flat(params))
+    assert torch.equal(*ends)
+
+
+def test_without_a_gpu_nothing_is_said_and_importing_does_not_import_triton() -> None:
+    forget()
+    if not torch.cuda.is_available():
+        assert kernels.status()["fused, CUDA"] == "off: torch finds no CUDA device"
+    code = "import sys, aimopt; aimopt.kernels.status(); assert 'triton' not in sys.modules"
+    if not torch.cuda.is_available():
+        subprocess.run([sys.executable, "-c", code], check=True)
+    forget()
+
+
+def test_without_triton_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "DEVICE", "cpu")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    forget()
+    assert kernels.status()["fused, CUDA"].startswith("off: Triton could not be imported")
+    with pytest.raises(ValueError, match=r"fused=True: Triton could not be imported"):
+        AdamW(parameters(), fused=True)
+    params = parameters()
+    advance(AdamW(params), params, 1)  # takes another path
+    forget()
+
+
+@interpreted
+def test_status_says_that_it_is_on() -> None:
+    assert kernels.status()["fused, CUDA"] == "on: Triton"
+
+
+def test_there_is_a_line_of_triton_for_every_operation() -> None:
+    lib = kernels.cpu.library()
+    if isinstance(lib, str):
+        pytest.skip(lib)
+    assert {*UNIFORM_OPS} == {*lib.uniform_ops}
+    assert {*ELEMENT_OPS} == {*lib.element_ops} - {"load", "store", "store_stochastic"}
+
+
+def program_for(optimizer: AIM) -> Any:
+    group = optimizer.param_groups[0]
+    program = program_of(Parts.from_group(group), group)
+    assert not isinstance(program, str)
+    return program
+
+
+RADAR_PARTS = (aimopt.GradientDifference(), Relativistic(), FixedPoint(ell_ratio=0.01))
+COMPILED = {
+    "RADAR, float32": (RADAR_PARTS, [FLOAT32] * 4, [FLOAT32]),
+    "RADAR, float64": (RADAR_PARTS, [FLOAT64] * 4, [FLOAT64]),
+    "RADAR, bfloat16 parameters": (RADAR_PARTS, [BFLOAT16, FLOAT32, FLOAT32, BFLOAT16], [FLOAT32]),
+    "RADAR, all in 16 bits": (RADAR_PARTS, [FLOAT16, BFLOAT16, BFLOAT16, FLOAT16], [FLOAT32]),
+    "NAdam": ((aimopt.ScheduledNesterov(), Adaptive(), Direct()), [FLOAT32] * 4, [FLOAT32, FLOAT64]),
+    "Belief": ((aimopt.EMA(), Belief(), Direct()), [FLOAT32] * 4, [FLOAT32]),
+    "annealed": (
+        (aimopt.EMA(), Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True), Direct()),
+        [FLOAT32] * 5,
+        [FLOAT32],
+    ),
+    "elaborate, float32": ((aimopt.Lookback(), Elaborate(), FixedPoint()), [FLOAT32] * 3, [FLOAT32]),
+    "elaborate, float64": ((aimopt.Lookback(), Elaborate(), FixedPoint()), [FLOAT64] * 3, [FLOAT64]),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_printed_compiles_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Down to the assembly of a GPU that need not be there, where loads take 16 bytes at once."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    forget()
+    cell, types, scalar_types = COMPILED[name]
+    program = program_for(build(parameters(), cell))
+    made = gpu.kernels(program, tuple(types), tuple(scalar_types), True)
+    number = "fp64" if FLOAT64 in types else "fp32"
+    kinds = dict(rows="*i64", gradients="*i64", chunks="*i64", uniforms=f"*{number}", keys="*i32", tensors="i32")
+    kinds |= dict(found_inf="*fp32", lr_at="*fp64", grad_scale_at="*fp32")
+    assembly = []
+    for kernel, constants in (
+        (made.prepare, dict(LANES=gpu.LANES)),
+        (made.step, dict(WHOLE=True, BLOCK=gpu.BLOCK, CHUNK=gpu.CHUNK)),
+        (made.step, dict(WHOLE=False, BLOCK=gpu.BLOCK, CHUNK=gpu.CHUNK)),
+    ):
+        signature = {x: "constexpr" if x in constants else kinds[x] for x in kernel.arg_names}
+        text = ASTSource(kernel, signature=signature, constexprs=constants)
+        result = triton.compile(text, target=GPUTarget("cuda", 80, 32), options={"num_warps": 4, **gpu.OPTIONS})
+        assembly.append(result.asm["ptx"])
+    forget()
+    _, whole, ragged = assembly
+    wide = "ld.global.v2.b64" if number == "fp64" else "ld.global.v4.b32"
+    assert wide in whole
+    assert wide not in ragged
+    assert "div.full" not in whole
+    assert "approx" not in whole or "elaborate" in name
+
+
+def test_the_source_of_a_kernel_reads_as_the_program_does() -> None:
+    printed = source(program_for(build(parameters(), RADAR_PARTS)), (FLOAT32,) * 4, (FLOAT32,), False)
+    assert "exp_avg_sq_2 = tl.fma(grad_3 * c" in printed
+    assert printed.count("tl.store(") == 5 + 1 + 3  # numbers, the step count, streams
+    assert "scramble" not in printed
+
+
+@interpreted
+def test_a_kernel_can_be_inspected() -> None:
+    made = gpu.kernels(program_for(build(parameters(), RADAR_PARTS)), (FLOAT32,) * 4, (FLOAT32,), False)
+    assert inspect.getsource(made.step.fn).startswith("@triton.jit\ndef step(")
+
+
+@interpreted
+def test_a_copy_of_an_optimizer_has_a_plan_of_its_own() -> None:
+    params = parameters(SHAPES)
+    optimizer = RADAR(params, fused=True)
+    advance(optimizer, params, 2)
+    other = parameters(SHAPES, seed=0)
+    with torch.no_grad():
+        for p, q in zip(params, other, strict=True):
+            q.copy_(p)
+    again = RADAR(other, fused=True)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for o, ps in ((optimizer, params), (again, other)):
+        advance(o, ps, 2, first=2)
+    assert torch.equal(flat(params), flat(other))

@@ -54,11 +54,15 @@ def library() -> Library | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"{path.name} could not be loaded ({error}); reinstall aimopt"
-    names = []
-    for function in (loaded.aimopt_element_ops, loaded.aimopt_uniform_ops):
-        function.restype = ctypes.c_char_p
-        names.append({name: code for code, name in enumerate(function().decode().split())})
-    return Library(loaded.aimopt_step, *names, loaded.aimopt_best_isa(), bool(loaded.aimopt_shares_torch_threads()))
+    element_ops, uniform_ops = _codes(loaded.aimopt_element_ops), _codes(loaded.aimopt_uniform_ops)
+    shares_threads = bool(loaded.aimopt_shares_torch_threads())
+    return Library(loaded.aimopt_step, element_ops, uniform_ops, loaded.aimopt_best_isa(), shares_threads)
+
+
+def _codes(names: Any) -> dict[str, int]:
+    """The code of each operation, from the function of the interpreter that gives their names."""
+    names.restype = ctypes.c_char_p
+    return {name: code for code, name in enumerate(names().decode().split())}
 
 
 class Compiled:

@@ -1,17 +1,15 @@
-"""Functions that the printed kernels call, each on numbers of any width: `divide`, `power`, `round_stochastically`.
+"""Functions that the printed kernels call, each on numbers of any width: `divide`, `power`, `by_chance`.
 
-Only `gpu.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
+They have no annotations, which Triton would look up. Only `gpu.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
 They use nothing that Triton's interpreter lacks (libdevice, above all), so that the tests need no GPU.
 """
-
-from typing import Any
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def divide(a: Any, b: Any) -> Any:
+def divide(a, b):
     """a/b as IEEE has it; Triton's own division of float32 is an approximation."""
     if a.dtype == tl.float32:
         return tl.div_rn(a, b)
@@ -20,7 +18,7 @@ def divide(a: Any, b: Any) -> Any:
 
 
 @triton.jit
-def root(a: Any) -> Any:
+def root(a):
     """√a, likewise."""
     if a.dtype == tl.float32:
         return tl.sqrt_rn(a)
@@ -29,19 +27,19 @@ def root(a: Any) -> Any:
 
 
 @triton.jit
-def larger(a: Any, b: Any) -> Any:
+def larger(a, b):
     """The larger, or NaN if either is."""
     return tl.where((a > b) | (a != a), a, b)
 
 
 @triton.jit
-def smaller(a: Any, b: Any) -> Any:
+def smaller(a, b):
     """The smaller, or NaN if either is."""
     return tl.where((a < b) | (a != a), a, b)
 
 
 @triton.jit
-def power(a: Any, b: Any) -> Any:
+def power(a, b):
     """The power of a by b, in float64 throughout: an error of b·log2(a) is one of the exponent."""
     base, exponent = a.to(tl.float64), b.to(tl.float64)
     size = tl.exp2(exponent * tl.log2(tl.abs(base)))
@@ -52,7 +50,7 @@ def power(a: Any, b: Any) -> Any:
 
 
 @triton.jit
-def tanh(a: Any) -> Any:
+def tanh(a):
     """The hyperbolic tangent: by exponentials, and by its series where they would cancel."""
     x = a.to(tl.float64)
     small, square = tl.exp(-2 * tl.abs(x)), x * x
@@ -62,7 +60,7 @@ def tanh(a: Any) -> Any:
 
 
 @triton.jit
-def scramble(x: Any) -> Any:
+def scramble(x):
     """The hash of `rounding.py`, of unsigned numbers of 32 bits."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
@@ -70,15 +68,37 @@ def scramble(x: Any) -> Any:
 
 
 @triton.jit
-def round_stochastically(x: Any, dtype: tl.constexpr, key: Any, element: Any) -> Any:
-    """As the function of this name in `rounding.py`, to the same bits."""
+def widen(x, dtype: tl.constexpr):
+    """Convert to a wider type. bfloat16 by its bits, like below: Triton's interpreter truncates where a GPU rounds."""
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:  # noqa: RET505
+        return x.to(dtype)
+
+
+@triton.jit
+def to_nearest(x, dtype: tl.constexpr):
+    """Convert to a narrower type, ties to even."""
+    if dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        nan = (bits & 0x7FFFFFFF) > 0x7F800000
+        return tl.where(nan, 0x7FC0, nearest).to(tl.uint16).to(dtype, bitcast=True)
+    else:  # noqa: RET505
+        return x.to(dtype)
+
+
+@triton.jit
+def by_chance(x, dtype: tl.constexpr, key, element):
+    """As `round_stochastically` of `rounding.py`, to the same bits."""
     chance = scramble(element.to(tl.uint32) ^ key) >> 16
     bits = x.to(tl.uint32, bitcast=True)
+    size = tl.abs(x)
     if dtype == tl.bfloat16:
-        rounded = ((bits + chance) & 0xFFFF0000).to(tl.float32, bitcast=True)
-        return tl.where((bits & 0x7F800000) != 0x7F800000, rounded, x).to(dtype)
-    else:  # noqa: RET505
+        moved = ((bits + chance) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        moved = tl.where(size < float("inf"), moved, x)
+    else:
         normal = ((bits + (chance >> 3)) & 0xFFFFE000).to(tl.float32, bitcast=True)
         small = x + ((chance.to(tl.float32) + 0.5) * 2.0**-40 - 2.0**-25)
-        size = tl.abs(x)
-        return tl.where(size < 2.0**-14, small, tl.where(size < 65520.0, normal, x)).to(dtype)
+        moved = tl.where(size < 2.0**-14, small, tl.where(size < 65520.0, normal, x))
+    return to_nearest(moved, dtype)

@@ -21,12 +21,11 @@ from torch import Tensor
 from aimopt.kernels.program import LR, SCALE, STEP, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
 from aimopt.kernels.tables import FLOAT64, Surveyor, Table, math_of
-from aimopt.kernels.triton_source import handed_over, source
+from aimopt.kernels.triton_source import ALIGNED, handed_over, source
 
 # The kind of device that has these kernels. The tests say "cpu": Triton's interpreter runs on tensors of the host.
 DEVICE = "cuda"
 LANES, BLOCK, CHUNK = 32, 1024, 8192  # tensors a warp; elements a block, and those a program works through
-ALIGNED = 16  # bytes: what a thread loads at once
 
 
 @lru_cache(maxsize=1)
