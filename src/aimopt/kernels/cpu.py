@@ -49,6 +49,7 @@ class Library(NamedTuple):
     """The interpreter as loaded."""
 
     step: Any
+    stream: Any
     element_ops: dict[str, int]
     uniform_ops: dict[str, int]
     isa: int
@@ -69,7 +70,13 @@ def library() -> Library | str:
     for function in (loaded.aimopt_element_ops, loaded.aimopt_uniform_ops):
         function.restype = ctypes.c_char_p
         names.append({name: code for code, name in enumerate(function().decode().split())})
-    return Library(loaded.aimopt_step, *names, loaded.aimopt_best_isa(), bool(loaded.aimopt_shares_torch_threads()))
+    return Library(
+        loaded.aimopt_step,
+        loaded.aimopt_stream,
+        *names,
+        loaded.aimopt_best_isa(),
+        bool(loaded.aimopt_shares_torch_threads()),
+    )
 
 
 class Compiled:
