@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: test demo lint format clean
+.PHONY: test demo lint format sanitize clean
 
-test: lint
+test: lint sanitize
 	$(BIN)/pytest -n auto --cov --cov-report=term
 
 lint: $(VENV)/test.ready
@@ -17,6 +17,16 @@ lint: $(VENV)/test.ready
 format: $(VENV)/test.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The kernel's tests on a copy of the package whose kernel checks every address and every undefined behaviour.
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
+sanitize: $(VENV)/test.ready
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src/aimopt $(SANITIZED)/
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -ffp-contract=off $(SANITIZERS) -fPIC -shared -pthread \
+		src/aimopt/kernels/step.cpp src/aimopt/kernels/stream.cpp -o $(SANITIZED)/aimopt/kernels/libstep.so -ldl
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py
 
 demo: $(VENV)/demo.ready
 	$(BIN)/python examples/digits.py

@@ -34,7 +34,7 @@ setup(
     ext_modules=[
         Extension(
             KERNEL,
-            sources=[f"{SOURCES}/step.cpp"],
+            sources=[f"{SOURCES}/step.cpp", f"{SOURCES}/stream.cpp"],
             depends=[f"{SOURCES}/interpreter.inc", f"{SOURCES}/threads.h"],
             language="c++",
             optional=True,  # without a compiler the package still installs, and takes the plain path

@@ -1,6 +1,7 @@
 """torch's contract for a step and its state, for every named optimizer."""
 
 import copy
+import functools
 import io
 import pickle
 from typing import Any
@@ -170,14 +171,14 @@ def test_mixed_dtypes_in_one_group() -> None:
     dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
     for foreach in (False, True):
         params = [parameters([(4,)], dtype)[0] for dtype in dtypes]
-        options: Any = dict(lr=0.01, foreach=foreach, stochastic_rounding=False)
-        together = aimopt.RADAR(params, **options)
+        optimizer = functools.partial(aimopt.RADAR, lr=0.01, foreach=foreach, stochastic_rounding=False)
+        together = optimizer(params)
         for step in range(5):
             for p in params:
                 push([p], step)
             together.step()
         for p, dtype in zip(params, dtypes, strict=True):
-            alone = drive(lambda q: aimopt.RADAR(q, **options), parameters([(4,)], dtype), 5)
+            alone = drive(optimizer, parameters([(4,)], dtype), 5)
             assert torch.equal(p.detach(), alone)
 
 

@@ -75,8 +75,10 @@ def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry
         for options in (
             {"foreach": False},
             {"foreach": True},
-            {"capturable": True},
+            {"capturable": True, "foreach": False},
             {"capturable": True, "foreach": True},
+            {"fused": None},
+            {"fused": None, "capturable": True},
         ):
             params = parameters(MATRICES)
             optimizer = build(params, cell, **options)

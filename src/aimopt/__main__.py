@@ -1,8 +1,8 @@
-"""`python -m aimopt`: what is live here."""
+"""`python -m aimopt` is the command line `aimopt`."""
 
-from aimopt import __version__, kernels
+import sys
+
+from aimopt.cli import main
 
 if __name__ == "__main__":
-    print(f"aimopt {__version__}")
-    for path, state in kernels.status().items():
-        print(f"  {path:<12}{state}")
+    sys.exit(main())

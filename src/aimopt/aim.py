@@ -67,8 +67,13 @@ class Gathered(NamedTuple):
 
     def only(self, indices: Sequence[int]) -> "Gathered":
         """Some of the parameters."""
-        picked = ([column[i] for i in indices] for column in self[3:])
-        return Gathered(self.position, self.group, self.parts, *picked)
+        if len(indices) == len(self.params):
+            return self
+        return self._replace(
+            params=[self.params[i] for i in indices],
+            ranks=[self.ranks[i] for i in indices],
+            states=[self.states[i] for i in indices],
+        )
 
 
 class NonFinite(Exception):  # noqa: N818
@@ -236,8 +241,8 @@ class AIM(Optimizer):
         rest = gathered.only(fused.run(*gathered[1:], *scaling))
         if group["fused"] and rest.params:
             raise RuntimeError(
-                f"fused=True, but no kernel reaches {parameter_name(group, rest.ranks[0])} (its memory has gaps, or its "
-                "state or gradient is of another kind or device than it); leave fused=None"
+                f"fused=True, but no kernel reaches {parameter_name(group, rest.ranks[0])} (its memory has gaps, or "
+                "its state or gradient is of another kind or on another device); leave fused=None"
             )
         return rest
 
@@ -415,8 +420,8 @@ def _buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
             names = ("step", *parts.buffers())
             states = [dict(zip(names, row, strict=True)) for row in tensors]
             for same, t, many in _alike(group, params, [row[0] for row in tensors]):
-                rows = [[column[i] for i in same] for column in (params, states, ranks)]
-                yield index, Bucket(parts, group, *rows, t, many)
+                own = [states[i] for i in same]
+                yield index, Bucket(parts, group, [params[i] for i in same], own, [ranks[i] for i in same], t, many)
 
 
 def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from aimopt.checks import check_group
 from aimopt.components import Initial, Parts, scalar_dtype, scalar_one
+from aimopt.tensors import LOW_PRECISION
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")
@@ -56,14 +57,16 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
         names = own.get("param_names") or theirs.get("param_names") or [f"number {i}" for i in theirs["params"]]
         for p, key, name in zip(own["params"], theirs["params"], names, strict=True):
             if state.get(key):
-                state[key] = _adapt_state(p, state[key], theirs, buffers, f"parameter {name}")
+                adapted = _adapt_state(p, state[key], theirs, buffers, f"parameter {name}")
+                state[key] = {name: _kept(value, name, group, buffers) for name, value in adapted.items()}
     return {**state_dict, "state": state, "param_groups": groups}
 
 
 def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     theirs = {_ALIASES.get(name, name) if name not in own else name: value for name, value in theirs.items()}
     if all(theirs.get(axis) == own[axis] for axis in _PARTS):
-        adopted = {name: value for name, value in theirs.items() if name in own or name != "eps"}
+        # What runs fused there may not be able to here.
+        adopted = {name: value for name, value in theirs.items() if name != "fused" and (name in own or name != "eps")}
     else:
         betas = theirs.get("betas", ())
         adopted = {
@@ -111,13 +114,20 @@ def _adapt_state(
                 f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
                 "is it a checkpoint of another model, or are the parameters in another order?"
             )
-        if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-            state[key] = value.float()
-        elif isinstance(value, float):
+        if isinstance(value, float):
             state[key] = torch.tensor(value, dtype=scalar_dtype())
     if not isinstance(state["step"], Tensor):
         state["step"] = torch.tensor(float(state["step"]), dtype=scalar_dtype())
     return state
+
+
+def _kept(value: Any, name: str, group: dict[str, Any], buffers: dict[str, Initial]) -> Any:
+    """A loaded buffer in the precision this group keeps its state in."""
+    if buffers.get(name, scalar_one) is scalar_one or value.is_complex():
+        return value
+    if group["state_dtype"] is not None:
+        return value.to(getattr(torch, group["state_dtype"]))
+    return value.float() if value.dtype in LOW_PRECISION else value
 
 
 def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor:
@@ -127,7 +137,7 @@ def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor
 
 
 def restore_dtypes(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Undo torch's cast of loaded state to the dtype of the parameter: half-precision parameters keep float32 state."""
+    """Undo torch's cast of loaded state to the dtype of the parameter."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for p, key in zip(group["params"], saved["params"], strict=True):
             for name, value in state_dict["state"].get(key, {}).items():

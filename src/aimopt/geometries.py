@@ -12,13 +12,13 @@ A geometry is the residual penalty ψ of the paper, given by its map P from a di
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from aimopt.components import Geometry, Initial, State, Step, is_finite, zeros
-from aimopt.tensors import each, mix, sqrt
+from aimopt.tensors import TensorList, each, mix, sqrt
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,7 @@ def _clip_exp(x: Any, low: float, high: float) -> Any:
 
 def _trapezoid(x: Any, plateau: float, ends: float) -> Any:
     """1/(ends → plateau → ends): linear over the first tenth of x, and down by 1−√· over the last."""
+    rise_or_fall: Any
     if isinstance(x, (int, float)):
         rise_or_fall = min(x / 0.1, 1.0) if x < 0.5 else 1 - math.sqrt(min(max((x - 0.9) / 0.1, 0.0), 1.0))
     else:
@@ -262,6 +263,7 @@ class Spectral(Geometry):
     ns_dtype: str | None = None
     linear = False
     matrices_only = True
+    batch_elements: ClassVar[int] = 2**26  # matrices of one shape are orthogonalized together, up to this size
 
     def __post_init__(self) -> None:
         self._check("ns_steps", 1, 100, integer=True)
@@ -279,17 +281,31 @@ class Spectral(Geometry):
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
-        return each(self._orthogonalize, x)
+        if not isinstance(x, TensorList):
+            return self._orthogonalize([x])[0]
+        alike: dict[Any, list[int]] = {}
+        for i, matrix in enumerate(x.items):
+            alike.setdefault((matrix.shape, matrix.dtype), []).append(i)
+        done: dict[int, Tensor] = {}
+        for same in alike.values():
+            most = max(1, self.batch_elements // max(1, x.items[same[0]].numel()))
+            for batch in (same[k : k + most] for k in range(0, len(same), most)):
+                done |= zip(batch, self._orthogonalize([x.items[i] for i in batch]), strict=True)
+        return cast(Tensor, TensorList([done[i] for i in range(len(x))]))
 
-    def _orthogonalize(self, x: Tensor) -> Tensor:
-        matrix = x.flatten(1)
+    def _orthogonalize(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The polar factors of tensors of one shape, all at once."""
+        first = tensors[0]
+        matrices = torch.stack([x.flatten(1) for x in tensors]) if len(tensors) > 1 else first.flatten(1)
         if self.polar == "exact":
-            U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
-            result = (U * (1e-12 * S.amax() < S)) @ Vh  # a direction that is not there has no polar factor
+            U, S, Vh = torch.linalg.svd(matrices, full_matrices=False)
+            present = 1e-12 * S.amax(-1, keepdim=True) < S  # a direction that is not there has no polar factor
+            result = (U * present.unsqueeze(-2)) @ Vh
         else:
-            dtype = self.ns_dtype or ("float32" if x.device.type == "cpu" else "bfloat16")
-            result = newton_schulz(matrix.to(getattr(torch, dtype)), self.ns_steps, self.ns_coefficients, self.eps)
-        return (result.to(x.dtype) * self._scale(*matrix.shape)).view_as(x)
+            dtype = self.ns_dtype or ("float32" if first.device.type == "cpu" else "bfloat16")
+            result = newton_schulz(matrices.to(getattr(torch, dtype)), self.ns_steps, self.ns_coefficients, self.eps)
+        scaled = result.to(first.dtype) * self._scale(*matrices.shape[-2:])
+        return [matrix.view_as(first) for matrix in scaled.reshape(len(tensors), *matrices.shape[-2:])]
 
     def _scale(self, rows: int, columns: int) -> float:
         if self.adjust_lr_fn == "match_rms_adamw":
@@ -298,13 +314,17 @@ class Spectral(Geometry):
 
 
 def newton_schulz(x: Tensor, steps: int, coefficients: tuple[float, float, float], eps: float) -> Tensor:
-    """Drive the singular values of a matrix towards 1 by x ← a·x + (b·A + c·A²)·x with A = x·xᵀ (Jordan 2024)."""
+    """Drive the singular values of a matrix towards 1 by x ← a·x + (b·A + c·A²)·x with A = x·xᵀ (Jordan 2024).
+
+    Of a batch of matrices, all at once.
+    """
     a, b, c = coefficients
-    tall = x.size(0) > x.size(1)
+    add_product = torch.addmm if x.ndim == 2 else torch.baddbmm
+    tall = x.size(-2) > x.size(-1)
     if tall:
-        x = x.T
-    x = x / x.norm().clamp(min=eps)
+        x = x.mT
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(steps):
-        A = x @ x.T
-        x = torch.addmm(x, torch.addmm(A, A, A, beta=b, alpha=c), x, beta=a)
-    return x.T if tall else x
+        A = x @ x.mT
+        x = add_product(x, add_product(A, A, A, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

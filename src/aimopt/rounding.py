@@ -20,7 +20,7 @@ _UNSIGNED = 0xFFFFFFFF
 
 
 def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, salt: int) -> Tensor:
-    """X in bfloat16 or float16, rounded to the value above or below by chance."""
+    """Bring x to bfloat16 or float16: to the value above or below, by chance."""
     assert dtype in LOW_PRECISION
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     key = _scramble(_scramble(_scramble(step) ^ rank) ^ salt)

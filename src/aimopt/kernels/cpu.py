@@ -38,6 +38,7 @@ class Library(NamedTuple):
     """The interpreter as loaded."""
 
     step: Any
+    stream: Any
     element_ops: dict[str, int]
     uniform_ops: dict[str, int]
     isa: int
@@ -54,9 +55,14 @@ def library() -> Library | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"{path.name} could not be loaded ({error}); reinstall aimopt"
-    element_ops, uniform_ops = _codes(loaded.aimopt_element_ops), _codes(loaded.aimopt_uniform_ops)
-    shares_threads = bool(loaded.aimopt_shares_torch_threads())
-    return Library(loaded.aimopt_step, element_ops, uniform_ops, loaded.aimopt_best_isa(), shares_threads)
+    return Library(
+        loaded.aimopt_step,
+        loaded.aimopt_stream,
+        _codes(loaded.aimopt_element_ops),
+        _codes(loaded.aimopt_uniform_ops),
+        loaded.aimopt_best_isa(),
+        bool(loaded.aimopt_shares_torch_threads()),
+    )
 
 
 def _codes(names: Any) -> dict[str, int]:

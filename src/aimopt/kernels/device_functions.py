@@ -1,7 +1,8 @@
 """Functions that the printed kernels call, each on numbers of any width: `divide`, `power`, `by_chance`.
 
-They have no annotations, which Triton would look up. Only `gpu.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
-They use nothing that Triton's interpreter lacks (libdevice, above all), so that the tests need no GPU.
+Only `gpu.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
+They have no annotations, which Triton would look up, and use nothing that its interpreter lacks (libdevice, above
+all), so that the tests need no GPU.
 """
 
 import triton

@@ -14,12 +14,13 @@ symbol is true, is `Untraceable`: such a step is not fused.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Union
 
 Number = Union[float, "Node"]
 
 
-class Untraceable(AttributeError, TypeError):
+class Untraceable(AttributeError, TypeError):  # noqa: N818
     """This step cannot be fused; the message says what stands in the way."""
 
 
@@ -144,19 +145,19 @@ class Symbol:
         return node, factor
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        operation = _OPERATIONS.get(name)
-        if operation is not None:
-            return lambda *args, **kwargs: operation(self.used(), *args, **kwargs)
-        operation = _OPERATIONS.get(name[:-1]) if name.endswith("_") and not name.startswith("__") else None
+        in_place = name.endswith("_") and not name.startswith("__")
+        operation = _OPERATIONS.get(name.removesuffix("_"))
         if operation is None:
             raise Untraceable(f"it uses {name!r}, which is not element-wise or not known to the fused step")
+        return partial(self._in_place if in_place else self._out_of_place, operation)
 
-        def in_place(*args: Any, **kwargs: Any) -> "Symbol":
-            result = operation(self, *args, **kwargs)
-            self.terms, self.offset = dict(result.terms), result.offset
-            return self
+    def _out_of_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
+        return operation(self.used(), *args, **kwargs)
 
-        return in_place
+    def _in_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
+        result = operation(self, *args, **kwargs)  # not computed first: a chain of in-place operations is one form
+        self.terms, self.offset = dict(result.terms), result.offset
+        return self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -292,8 +293,8 @@ _OPERATIONS: dict[str, Callable[..., Symbol]] = {
     "lerp": lambda x, y, weight: x.scaled(1.0).plus(_mul(x._lift(y) - x, weight)),
     "clamp": _clamp,
     "copy": lambda x, y: x._lift(y),
-    "double": lambda x: x,
     "clone": lambda x: Symbol(x.graph, dict(x.terms), x.offset),
+    "double": lambda x: Symbol(x.graph, dict(x.terms), x.offset),  # numbers are float64 anyway
     "zeros_like": _constant(0.0),
     "ones_like": _constant(1.0),
     "gt": lambda x, y: x > y,

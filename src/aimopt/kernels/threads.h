@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -42,14 +43,28 @@ struct OpenMp {
     }
 };
 
+// Threads that sleep until there is work. Thread 0 of a run is the caller.
 class Pool {
   public:
-    void run(Work work, void *data, int threads) {
-        std::lock_guard<std::mutex> one_at_a_time(turn_);
-        if (process_ != this_process() || static_cast<int>(workers_.size()) != threads - 1) restart(threads - 1);
+    explicit Pool(int threads) {
+        for (int k = 1; k < threads; k++) workers_.emplace_back([this, k] { serve(k); });
+    }
+
+    ~Pool() {
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            work_ = work, data_ = data, left_ = threads - 1, round_++;
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (auto &worker : workers_) worker.join();
+    }
+
+    int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+    void run(Work work, void *data) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = work, data_ = data, left_ = threads() - 1, round_++;
         }
         wake_.notify_all();
         work(data, 0);
@@ -57,37 +72,10 @@ class Pool {
         done_.wait(lock, [&] { return left_ == 0; });
     }
 
-    static Pool &instance() {
-        static Pool *pool = new Pool;  // never destroyed: its threads may outlive the end of main
-        return *pool;
-    }
-
   private:
-    static int64_t this_process() {
-#if defined(_WIN32)
-        return 0;
-#else
-        return getpid();
-#endif
-    }
-
-    void restart(int workers) {
-        if (process_ == this_process()) {
-            {
-                std::lock_guard<std::mutex> lock(mutex_);
-                stop_ = true;
-            }
-            wake_.notify_all();
-            for (auto &worker : workers_) worker->join();
-        }  // a forked child has inherited handles of threads it does not have: they are left alone
-        workers_.clear();
-        stop_ = false, process_ = this_process();
-        for (int k = 0; k < workers; k++) workers_.push_back(new std::thread([this, k, round = round_] { serve(k + 1, round); }));
-    }
-
-    void serve(int thread, uint64_t seen) {
-        for (;;) {
-            std::unique_lock<std::mutex> lock(mutex_);
+    void serve(int thread) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (uint64_t seen = 0;;) {
             wake_.wait(lock, [&] { return stop_ || round_ != seen; });
             if (stop_) return;
             seen = round_;
@@ -98,16 +86,31 @@ class Pool {
         }
     }
 
-    std::vector<std::thread *> workers_;
-    std::mutex turn_, mutex_;
+    std::mutex mutex_;
     std::condition_variable wake_, done_;
     Work work_ = nullptr;
     void *data_ = nullptr;
     int left_ = 0;
     uint64_t round_ = 0;
     bool stop_ = false;
-    int64_t process_ = -1;
+    std::vector<std::thread> workers_;  // the last member: they use the others
 };
+
+// Run on the pool of this process, one caller at a time.
+inline void run_on_pool(Work work, void *data, int threads) {
+    static std::mutex turn;
+    static std::unique_ptr<Pool> *pool = new std::unique_ptr<Pool>;  // its threads may outlive main, so it never ends
+    static int64_t owner = -1;
+    std::lock_guard<std::mutex> lock(turn);
+#if !defined(_WIN32)
+    if (owner != getpid()) {  // a forked child does not have its parent's threads, and must not wait for them
+        pool->release();
+        owner = getpid();
+    }
+#endif
+    if (!*pool || (*pool)->threads() != threads) *pool = std::make_unique<Pool>(threads);
+    (*pool)->run(work, data);
+}
 
 inline bool shares_threads() { return OpenMp::found().parallel && OpenMp::found().number; }
 
@@ -117,7 +120,7 @@ inline void run_parallel(Work work, void *data, int threads) {
         return;
     }
     if (!shares_threads()) {
-        Pool::instance().run(work, data, threads);
+        run_on_pool(work, data, threads);
         return;
     }
     struct Call {

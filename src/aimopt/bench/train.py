@@ -1,0 +1,172 @@
+"""A small GPT's whole training step, forward and backward included: what an optimizer costs where it is used.
+
+The paper's overhead table, on this machine: time a step and peak memory under RADAR, AdamW and NAdam. Times are taken
+in turn in one process, also those of the forward and backward pass alone, which would show an optimizer whose threads
+get in the way of torch's. Peak memory is that of a process of its own for every optimizer.
+"""
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+import aimopt
+from aimopt.bench.timing import Ratio, aligned, in_turn, ratio
+
+VOCABULARY, CONTEXT, BATCH = 2048, 128, 4
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "torch AdamW fused": partial(torch.optim.AdamW, lr=1e-3, fused=True),
+    "torch AdamW foreach": partial(torch.optim.AdamW, lr=1e-3, foreach=True),
+    "torch NAdam foreach": partial(torch.optim.NAdam, lr=1e-3, foreach=True),
+    "RADAR": partial(aimopt.RADAR, lr=1e-3),
+    "AdamW": partial(aimopt.AdamW, lr=1e-3),
+    "NAdam": partial(aimopt.NAdam, lr=1e-3),
+}
+REFERENCE = "torch AdamW fused"
+
+
+class Block(nn.Module):
+    """A layer of a decoder: attention and an MLP, each on a normalized residual stream."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of a batch of sequences."""
+        batch, length, width = x.shape
+        qkv = self.qkv(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.out(mixed)
+        return x + self.mlp(self.before_mlp(x))
+
+
+class GPT(nn.Module):
+    """A decoder with tied embeddings."""
+
+    def __init__(self, width: int = 256, layers: int = 6, heads: int = 4):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(CONTEXT, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits of the next token at every place."""
+        places = torch.arange(tokens.size(1), device=tokens.device)
+        x = self.blocks(self.tokens(tokens) + self.positions(places))
+        return self.norm(x) @ self.tokens.weight.T
+
+
+class Row(NamedTuple):
+    """One optimizer."""
+
+    optimizer: str
+    step_ms: float  # the whole training step
+    ratio: Ratio  # of it, to the reference's
+    forward_backward_ms: float
+    forward_backward_ratio: Ratio
+    peak_mib: float
+    state_bytes: float  # a parameter
+
+
+class Trainer:
+    """A model in training, one batch over and over: the time does not depend on what it learns."""
+
+    def __init__(self, name: str, **size: int):
+        torch.manual_seed(0)
+        self.model = GPT(**size)
+        self.optimizer = OPTIMIZERS[name](self.model.parameters())
+        self.batch = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1))
+        self.passes: list[float] = []
+
+    def step(self) -> None:
+        """Forward, backward, optimizer."""
+        self.optimizer.zero_grad()
+        begin = time.perf_counter()
+        logits = self.model(self.batch[:, :-1])
+        cross_entropy(logits.flatten(0, 1), self.batch[:, 1:].flatten()).backward()
+        self.passes.append(time.perf_counter() - begin)
+        self.optimizer.step()
+
+    def state_bytes(self) -> float:
+        """The optimizer's state, a parameter."""
+        tensors = (x for state in self.optimizer.state.values() for x in state.values() if isinstance(x, Tensor))
+        return sum(x.nbytes for x in tensors if x.ndim) / sum(p.numel() for p in self.model.parameters())
+
+
+def run(rounds: int, progress: Callable[[str], None] = print, **size: int) -> list[Row]:
+    """Train under every optimizer in turn."""
+    trainers = {name: Trainer(name, **size) for name in OPTIMIZERS}
+    progress(f"{sum(p.numel() for p in trainers[REFERENCE].model.parameters()):,} parameters, {rounds} rounds")
+    times = in_turn({name: trainer.step for name, trainer in trainers.items()}, rounds)
+    passes = {name: trainer.passes[-rounds:] for name, trainer in trainers.items()}
+    sizes = {name: trainer.state_bytes() for name, trainer in trainers.items()}
+    del trainers
+    rows = []
+    for name in OPTIMIZERS:
+        progress(f"peak memory under {name}")
+        rows.append(
+            Row(
+                name,
+                statistics.median(times[name]) * 1e3,
+                ratio(times[name], times[REFERENCE]),
+                statistics.median(passes[name]) * 1e3,
+                ratio(passes[name], passes[REFERENCE]),
+                peak_memory(name, size),
+                sizes[name],
+            )
+        )
+    return rows
+
+
+def peak_memory(name: str, size: dict[str, int]) -> float:
+    """The most memory a process takes that trains under this optimizer, in MiB."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_train_and_measure, (name, size))
+
+
+def _train_and_measure(name: str, size: dict[str, int]) -> float:
+    import resource
+
+    trainer = Trainer(name, **size)
+    for _ in range(3):
+        trainer.step()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows for a terminal."""
+    head: tuple[Any, ...] = (
+        "optimizer",
+        "step ms",
+        f"/ {REFERENCE} [quartiles]",
+        "forward+backward ms",
+        "/ its",
+        "peak MiB",
+        "state bytes",
+    )
+    body = [
+        (
+            row.optimizer,
+            f"{row.step_ms:.1f}",
+            str(row.ratio),
+            f"{row.forward_backward_ms:.1f}",
+            str(row.forward_backward_ratio),
+            f"{row.peak_mib:.0f}",
+            f"{row.state_bytes:.1f}",
+        )
+        for row in rows
+    ]
+    return aligned([head, *body])

@@ -1,0 +1,39 @@
+"""The command line: `aimopt COMMAND …`, and without a command what is live here.
+
+A command is a module with `add_to`, which adds it; what it needs is imported when it runs.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aimopt import __version__
+from aimopt.bench import commands as bench
+
+COMMANDS = (bench,)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the result is the exit status."""
+    parser = argparse.ArgumentParser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
+    parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_to(commands)
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "run"):
+        print(f"{overview()}\n\n{parser.format_help()}", end="")
+        return 0
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    """The version, and the paths a step may take here."""
+    from aimopt import kernels
+
+    paths = [f"  {path:<12}{state}" for path, state in kernels.status().items()]
+    return "\n".join([f"aimopt {__version__}", *paths])

@@ -1,0 +1,176 @@
+"""Programs: what is fused, in how few instructions, and why the rest is not."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import aimopt
+from aimopt import AIM, EMA, Adaptive, Euclidean, kernels
+from aimopt.components import Geometry, Parts, State, Step
+from aimopt.kernels.program import Program
+from driving import ALL, EXCEPT_MATRICES, assert_same, drive, parameters
+
+
+def program(optimizer: AIM) -> Program | str:
+    (group,) = optimizer.param_groups
+    return kernels.program_of(Parts.from_group(group), group)
+
+
+def fused(optimizer: AIM) -> Program:
+    found = program(optimizer)
+    assert isinstance(found, Program), found
+    return found
+
+
+def test_all_but_the_spectral_are_fused() -> None:
+    classes: list[Any] = ALL
+    not_fused = [Optimizer for Optimizer in classes if isinstance(program(Optimizer(parameters([(2, 2)]))), str)]
+    assert set(not_fused) == {aimopt.Muon, aimopt.AcceleratedMuon}
+    assert len(EXCEPT_MATRICES) > 10
+
+
+def test_radar_passes_once_over_the_memory_of_adam() -> None:
+    radar = fused(aimopt.RADAR(parameters()))
+    assert radar.streams == ("param", "exp_avg", "exp_avg_sq", "grad")
+    assert radar.written == {"param", "exp_avg", "exp_avg_sq"}
+    ops = [instruction.op for instruction in radar.code]
+    assert sorted(ops) == sorted(["lin", "lin", "lin", "lin", "muladd", "affine", "sqrt", "div"])
+    assert radar.scratch == 2
+
+
+@pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
+@pytest.mark.parametrize("decoupled", [True, False, "proximal"])
+def test_registers_are_filled_before_they_are_read_and_the_gradient_is_not_written(
+    Optimizer: Any, decoupled: Any
+) -> None:
+    optimizer = Optimizer(parameters(), weight_decay=0.1)
+    optimizer.param_groups[0]["decoupled_weight_decay"] = decoupled
+    found = fused(optimizer)
+    filled = set(range(len(found.streams)))
+    for instruction in found.code:
+        assert set(instruction.registers) <= filled
+        filled.add(instruction.out)
+    assert len(filled) == len(found.streams) + found.scratch
+    assert {found.streams[i.out] for i in found.code if i.out < len(found.streams)} == found.written
+    assert "grad" not in found.written
+
+
+def test_equal_groups_share_a_program_and_lr_is_not_part_of_it() -> None:
+    first = aimopt.RADAR(parameters(), lr=0.1)
+    second = aimopt.RADAR(parameters(), lr=0.2)
+    assert fused(first) is fused(second)
+    assert fused(first) is not fused(aimopt.RADAR(parameters(), gamma=0.2))
+
+
+@dataclass(frozen=True)
+class Odd(Geometry):
+    """A geometry with everything element-wise that the fused step knows."""
+
+    linear = False
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+        scale = torch.where(t > 3, 2.0, 1.0) if not isinstance(t, float) else (2.0 if t > 3 else 1.0)
+        return (g.abs().clamp(1e-3, 2.0) + 0.1).log().tanh().square().exp() * scale
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        assert metric is not None
+        softened = torch.where(x.abs() < 0.5, x * x.abs(), x.abs().pow(0.5) * x.sign()).lerp(x, 0.25)
+        bounded = torch.maximum(torch.minimum(softened, metric), -metric)
+        unlike = torch.where(bounded == metric, 0.9 * bounded, bounded)
+        return (
+            unlike.addcdiv(x, metric, value=0.1).addcmul(x, metric.rsqrt(), value=0.01) - x.neg() * (1 / metric) ** 1.5
+        )
+
+
+def test_what_a_user_writes_is_fused_too() -> None:
+    def run(**options: Any) -> Tensor:
+        parts: Any = dict(filter=EMA(0.8), geometry=Odd(), weight_decay=0.1)
+        return drive(lambda p: AIM(p, 0.01, **parts, **options), parameters([(300,), (4, 5)]))
+
+    assert_same(run(fused=True), run(foreach=False))
+
+
+@dataclass(frozen=True)
+class Normalized(Geometry):
+    """Not element-wise."""
+
+    linear = False
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return x / x.norm()
+
+
+@dataclass(frozen=True)
+class Branching(Geometry):
+    """Not the same program at every step."""
+
+    linear = True
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+        return g.abs() if t > 3 else g.square()
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        assert metric is not None
+        return x / metric
+
+
+@dataclass(frozen=True)
+class Masked(Geometry):
+    """Mixes in a tensor that is no stream."""
+
+    linear = True
+
+    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return x * torch.ones(())
+
+
+@pytest.mark.parametrize(
+    ("geometry", "reason"),
+    [
+        (Normalized(), "it uses 'norm', which is not element-wise"),
+        (Branching(), "it branches on the value of a tensor or of the step count; use torch.where"),
+        (Masked(), "it mixes a tensor of the step with a Tensor"),
+    ],
+)
+def test_what_cannot_be_fused_takes_the_plain_path_and_says_why_when_asked(geometry: Geometry, reason: str) -> None:
+    def build(params: Any, fused: bool | None = None) -> AIM:
+        return AIM(params, 0.01, filter=EMA(), geometry=geometry, fused=fused)
+
+    assert reason in str(program(build(parameters())))
+    assert torch.equal(drive(build, parameters()), drive(partial(build, fused=False), parameters()))
+    with pytest.raises(ValueError, match="fused=True") as error:
+        build(parameters(), fused=True)
+    assert reason in str(error.value)
+
+
+def test_a_correction_that_evaluates_again_is_not_fused() -> None:
+    with pytest.raises(ValueError, match="FixedPoint evaluates the closure more than once a step"):
+        AIM(
+            parameters(), 0.1, filter=EMA(), geometry=Adaptive(), correction=aimopt.FixedPoint(iterations=2), fused=True
+        )
+
+
+def test_an_unhashable_field_only_costs_the_fused_step() -> None:
+    @dataclass(frozen=True)
+    class Listed(Geometry):
+        weights: Any = (1.0, 2.0)
+        linear = True
+
+        def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+            return None
+
+        def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+            return x * self.weights[0]
+
+    end = drive(lambda p: AIM(p, 0.01, filter=EMA(), geometry=Listed([1.0, 3.0])), parameters())
+    assert_same(end, drive(lambda p: AIM(p, 0.01, filter=EMA(), geometry=Euclidean()), parameters()))
