@@ -1,89 +1,43 @@
-"""The fused step in Triton, in Triton's interpreter on tensors of the host, against the plain path.
-
-What an interpreter lets pass, a compiler may not: the last tests compile printed kernels for a GPU that is not there.
-"""
+"""The fused step in Triton, in Triton's interpreter on tensors of the host, against the plain path."""
 
 import copy
-import inspect
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import aimopt
 from aimopt import (
-    AIM,
     NAMED,
     RADAR,
     SGDM,
     AdamW,
-    Adaptive,
-    Belief,
-    Direct,
-    FixedPoint,
     Lion,
     NAdam,
-    Relativistic,
-    kernels,
 )
-from aimopt.components import Geometry, Parts, State, Step
+from aimopt.components import Parts
 from aimopt.kernels import gpu, program_of, symbols
 from aimopt.kernels.program import Numbers
-from aimopt.kernels.tables import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
-from aimopt.kernels.triton_source import ELEMENT_OPS, UNIFORM_OPS, source
 from driving import NEEDS_MATRICES, advance, assert_same, flat, parameters, push
+from interpreting import (  # noqa: F401 (a fixture)
+    PLAIN,
+    RADAR_PARTS,
+    Elaborate,
+    assert_all_same,
+    interpreted,
+    interpreter,
+    program_for,
+    state_of,
+)
 from test_design_space import CORRECTIONS, FILTERS, GEOMETRIES, build, refused
 
 triton = pytest.importorskip("triton")
 
 
-def forget() -> None:
-    """Triton decides when a kernel is made whether it is interpreted: make them anew."""
-    gpu.missing.cache_clear()
-    gpu.kernels.cache_clear()
-    sys.modules.pop("aimopt.kernels.device_functions", None)
-
-
-@pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(gpu, "DEVICE", "cpu")
-    forget()
-    yield
-    forget()
-
-
-def interpreted(test: Any) -> Any:
-    """In numpy, which warns of the values that lanes without a tensor have."""
-    quiet = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
-    return quiet(pytest.mark.usefixtures("interpreter")(test))
-
-
-PLAIN: dict[str, Any] = dict(foreach=False, fused=False)
 SHAPES = ((5, 4), (1030,), (0,), ())
 FEW = ((5, 4),)  # the interpreter takes its time for every block of elements
-
-
-@dataclass(frozen=True)
-class Elaborate(Geometry):
-    """Every function that a step may use and ours do not."""
-
-    width: float = 0.5
-    linear = False
-
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
-        small = (g.abs() + 1e-4).log().exp().clamp(min=1e-3, max=1e3)
-        near = torch.where(g == 0, 1.0, small.pow(1.5) + g.tanh() ** 3 + (1e-3 * g).tanh().square())
-        return near.maximum(torch.zeros_like(g)) + small.minimum(g.square()).reciprocal().rsqrt() + self.width
-
-    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
-        assert metric is not None
-        return x / metric.sqrt()
 
 
 def fusible(cell: tuple[Any, Any, Any]) -> bool:
@@ -91,22 +45,12 @@ def fusible(cell: tuple[Any, Any, Any]) -> bool:
     return not geometry.matrices_only and not correction.joint and correction.evaluations == 1
 
 
-def run(cell: Any, dtype: torch.dtype, shapes: Any = SHAPES, **options: Any) -> list[Tensor]:
-    """Where parameters and state end after three steps."""
+def run(cell: Any, dtype: torch.dtype, shapes: Any = SHAPES, steps: int = 3, **options: Any) -> list[Tensor]:
+    """Where parameters and state end."""
     params = parameters(shapes, dtype)
     optimizer = build(params, cell, **options)
-    advance(optimizer, params, 3)
+    advance(optimizer, params, steps)
     return [flat(params), *state_of(optimizer, params)]
-
-
-def state_of(optimizer: AIM, params: list[Tensor]) -> list[Tensor]:
-    return [x for p in params for x in optimizer.state[p].values()]
-
-
-def assert_all_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
-    for x, y in zip(ours, theirs, strict=True):
-        assert x.dtype == y.dtype
-        assert_same(x, y, tolerance)
 
 
 def cells_of(filter: Any, geometry: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -128,8 +72,9 @@ def test_every_composition_that_has_a_program_steps_as_the_plain_path_does(filte
                 build(parameters(((3, 2),)), cell, fused=True)
             continue
         assert not isinstance(program_of(Parts(*cell), group), str)
-        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
-            assert_all_same(run(cell, dtype, FEW, fused=True), run(cell, dtype, FEW, **PLAIN), tolerance)
+        for dtype, steps, tolerance in ((torch.float64, 3, 1e-12), (torch.float32, 2, 2e-6)):
+            expected = run(cell, dtype, FEW, steps, **PLAIN)
+            assert_all_same(run(cell, dtype, FEW, steps, fused=True), expected, tolerance)
 
 
 @interpreted
@@ -368,112 +313,6 @@ def test_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(*ends)
 
 
-def test_without_a_gpu_nothing_is_said_and_importing_does_not_import_triton() -> None:
-    forget()
-    if not torch.cuda.is_available():
-        assert kernels.status()["fused, CUDA"] == "off: torch finds no CUDA device"
-    code = "import sys, aimopt; aimopt.kernels.status(); assert 'triton' not in sys.modules"
-    if not torch.cuda.is_available():
-        subprocess.run([sys.executable, "-c", code], check=True)
-    forget()
-
-
-def test_without_triton_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "DEVICE", "cpu")
-    monkeypatch.setitem(sys.modules, "triton", None)
-    forget()
-    assert kernels.status()["fused, CUDA"].startswith("off: Triton could not be imported")
-    with pytest.raises(ValueError, match=r"fused=True: Triton could not be imported"):
-        AdamW(parameters(), fused=True)
-    params = parameters()
-    advance(AdamW(params), params, 1)  # takes another path
-    forget()
-
-
-@interpreted
-def test_status_says_that_it_is_on() -> None:
-    assert kernels.status()["fused, CUDA"] == "on: Triton"
-
-
-def test_there_is_a_line_of_triton_for_every_operation() -> None:
-    lib = kernels.cpu.library()
-    if isinstance(lib, str):
-        pytest.skip(lib)
-    assert {*UNIFORM_OPS} == {*lib.uniform_ops}
-    assert {*ELEMENT_OPS} == {*lib.element_ops} - {"load", "store", "store_stochastic"}
-
-
-def program_for(optimizer: AIM) -> Any:
-    group = optimizer.param_groups[0]
-    program = program_of(Parts.from_group(group), group)
-    assert not isinstance(program, str)
-    return program
-
-
-RADAR_PARTS = (aimopt.GradientDifference(), Relativistic(), FixedPoint(ell_ratio=0.01))
-COMPILED = {
-    "RADAR, float32": (RADAR_PARTS, [FLOAT32] * 4, [FLOAT32]),
-    "RADAR, float64": (RADAR_PARTS, [FLOAT64] * 4, [FLOAT64]),
-    "RADAR, bfloat16 parameters": (RADAR_PARTS, [BFLOAT16, FLOAT32, FLOAT32, BFLOAT16], [FLOAT32]),
-    "RADAR, all in 16 bits": (RADAR_PARTS, [FLOAT16, BFLOAT16, BFLOAT16, FLOAT16], [FLOAT32]),
-    "NAdam": ((aimopt.ScheduledNesterov(), Adaptive(), Direct()), [FLOAT32] * 4, [FLOAT32, FLOAT64]),
-    "Belief": ((aimopt.EMA(), Belief(), Direct()), [FLOAT32] * 4, [FLOAT32]),
-    "annealed": (
-        (aimopt.EMA(), Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True), Direct()),
-        [FLOAT32] * 5,
-        [FLOAT32],
-    ),
-    "elaborate, float32": ((aimopt.Lookback(), Elaborate(), FixedPoint()), [FLOAT32] * 3, [FLOAT32]),
-    "elaborate, float64": ((aimopt.Lookback(), Elaborate(), FixedPoint()), [FLOAT64] * 3, [FLOAT64]),
-}
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_what_is_printed_compiles_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Down to the assembly of a GPU that need not be there, where loads take 16 bytes at once."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    forget()
-    cell, types, scalar_types = COMPILED[name]
-    program = program_for(build(parameters(), cell))
-    made = gpu.kernels(program, tuple(types), tuple(scalar_types), True)
-    number = "fp64" if FLOAT64 in types else "fp32"
-    kinds = dict(rows="*i64", gradients="*i64", chunks="*i64", uniforms=f"*{number}", keys="*i32", tensors="i32")
-    kinds |= dict(found_inf="*fp32", lr_at="*fp64", grad_scale_at="*fp32")
-    assembly = []
-    for kernel, constants in (
-        (made.prepare, dict(LANES=gpu.LANES)),
-        (made.step, dict(WHOLE=True, BLOCK=gpu.BLOCK, CHUNK=gpu.CHUNK)),
-        (made.step, dict(WHOLE=False, BLOCK=gpu.BLOCK, CHUNK=gpu.CHUNK)),
-    ):
-        signature = {x: "constexpr" if x in constants else kinds[x] for x in kernel.arg_names}
-        text = ASTSource(kernel, signature=signature, constexprs=constants)
-        result = triton.compile(text, target=GPUTarget("cuda", 80, 32), options={"num_warps": 4, **gpu.OPTIONS})
-        assembly.append(result.asm["ptx"])
-    forget()
-    _, whole, ragged = assembly
-    wide = "ld.global.v2.b64" if number == "fp64" else "ld.global.v4.b32"
-    assert wide in whole
-    assert wide not in ragged
-    assert "div.full" not in whole
-    assert "approx" not in whole or "elaborate" in name
-
-
-def test_the_source_of_a_kernel_reads_as_the_program_does() -> None:
-    printed = source(program_for(build(parameters(), RADAR_PARTS)), (FLOAT32,) * 4, (FLOAT32,), False)
-    assert "exp_avg_sq_2 = tl.fma(grad_3 * c" in printed
-    assert printed.count("tl.store(") == 5 + 1 + 3  # numbers, the step count, streams
-    assert "scramble" not in printed
-
-
-@interpreted
-def test_a_kernel_can_be_inspected() -> None:
-    made = gpu.kernels(program_for(build(parameters(), RADAR_PARTS)), (FLOAT32,) * 4, (FLOAT32,), False)
-    assert inspect.getsource(made.step.fn).startswith("@triton.jit\ndef step(")
-
-
 @interpreted
 def test_a_copy_of_an_optimizer_has_a_plan_of_its_own() -> None:
     params = parameters(SHAPES)
@@ -488,3 +327,38 @@ def test_a_copy_of_an_optimizer_has_a_plan_of_its_own() -> None:
     for o, ps in ((optimizer, params), (again, other)):
         advance(o, ps, 2, first=2)
     assert torch.equal(flat(params), flat(other))
+
+
+@interpreted
+def test_a_captured_step_keeps_what_its_graph_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph finds by address what it copies and reads at every replay: none of it may be freed or used again."""
+    params = parameters(((3,), (4,)), torch.float32)
+    optimizer = RADAR(params, fused=True, capturable=True)
+    advance(optimizer, params, 1)
+    plan: Any = optimizer._fused[0]._plan
+    monkeypatch.setattr(gpu, "_capturing", lambda: True)
+    kept = [p.grad for p in params]
+    advance(optimizer, params, 1, first=1)
+    ((own, (launch, gradients, *_)),) = plan._captured
+    assert any(x is params[0] for x in own)
+    assert gradients.tolist() == [p.grad.data_ptr() for p in params if p.grad is not None]
+    kept += [p.grad for p in params]
+    with pytest.raises(RuntimeError, match="take a step before you capture one"):
+        advance(optimizer, params, 1, first=2)
+    monkeypatch.setattr(gpu, "_capturing", lambda: False)
+    advance(optimizer, params, 1, first=2)
+    assert len(plan._captured) == 1
+    assert launch.gradients is not gradients
+    assert len(kept) == 4
+
+
+@interpreted
+def test_counts_on_the_host_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    scalars_on_the_host(monkeypatch)
+    params = parameters()
+    optimizer = RADAR(params, fused=True)
+    push(params, 0)
+    optimizer.step()
+    monkeypatch.setattr(gpu, "_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="only with capturable=True"):
+        optimizer.step()

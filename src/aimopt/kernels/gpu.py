@@ -207,12 +207,10 @@ class Mail:
 
     def pinned(self, host: Tensor) -> Tensor:
         """A copy that the device can fetch by itself."""
-        if self._device.type == "cpu":
-            return host
         if not _capturing():
             if self._spare is None:
-                self._spare = torch.empty(self._size, dtype=torch.int64, pin_memory=True)
-            return host.pin_memory()
+                self._spare = _pin(torch.empty(self._size, dtype=torch.int64))
+            return _pin(host)
         if self._spare is None or self._spare.shape != host.shape:
             raise RuntimeError("the tensors of this group have changed: take a step before you capture one")
         self._kept.append(self._spare.copy_(host))  # a graph fetches it anew at every replay
@@ -222,6 +220,10 @@ class Mail:
     def send(self, host: Tensor) -> Tensor:
         """A copy on the device."""
         return self.pinned(host).to(self._device, non_blocking=True)
+
+
+def _pin(host: Tensor) -> Tensor:
+    return host.pin_memory() if DEVICE == "cuda" else host
 
 
 def _chunks(numels: Tensor, aligned: Tensor) -> tuple[Tensor, Tensor]:
