@@ -17,7 +17,7 @@ class BuildKernel(build_ext):
         else:
             # No flag for this machine's processor: the instruction set is chosen when the library is loaded. Nothing
             # that lets the compiler round differently in different places either.
-            ext.extra_compile_args = ["-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]
+            ext.extra_compile_args = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off"]
             ext.extra_compile_args += ["-fno-math-errno", "-fno-trapping-math", "-pthread"]
             ext.extra_link_args = ["-pthread"]
         super().build_extension(ext)

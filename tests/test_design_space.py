@@ -341,3 +341,26 @@ def test_exact_quadratic_says_when_there_is_no_minimum() -> None:
     with pytest.raises(RuntimeError, match="negative curvature"):
         optimizer.step(closure)
     assert_same(x.detach(), before)
+
+
+@pytest.mark.parametrize("polar", ["newton-schulz", "exact"])
+def test_matrices_of_one_shape_are_orthogonalized_together_up_to_a_size(
+    polar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [(6, 4), (4, 6), (6, 4), (6, 4), (6, 2, 2), (6, 4)]
+    batches: list[int] = []
+    together = Spectral._orthogonalize
+
+    def counted(self: Spectral, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        batches.append(len(tensors))
+        return together(self, tensors)
+
+    monkeypatch.setattr(Spectral, "_orthogonalize", counted)
+    monkeypatch.setattr(Spectral, "batch_elements", 3 * 6 * 4)
+    cell = (aimopt.EMA(), Spectral(polar=polar, ns_dtype="float64"), aimopt.FixedPoint())
+    ends = [
+        drive(lambda p, f=foreach: build(p, cell, foreach=f), parameters(shapes), 1)  # type: ignore[misc]
+        for foreach in (True, False)
+    ]
+    assert_same(*ends, 1e-10)
+    assert batches[:4] == [3, 1, 1, 1]  # four of 6×4 in batches of at most three, then 4×6 and the kernel

@@ -2,16 +2,13 @@
 
 `fuse` runs a `Move` on symbols and puts the graph in order. For example RADAR becomes
 
-    lin      m ← old·e + new·g          e, g, p, v: the streams, memory that a kernel passes over once
-    lin      e ← decay·e + intake·g     m, x, R: scratch, which never leaves the cache
-    muladd   v ← β2·v + (1−β2)·g·g
-    affine   R ← (δ²/c)·v + ζ
-    sqrt     R ← √R
-    lin      x ← (η−ℓ)·m + ℓ·g
-    div      x ← x/R
-    lin      p ← p − x
+    lin         x ← A·e + B·g                  e, g, p, v: the streams, memory that a kernel passes over once
+    muladd      v ← β2·v + (1−β2)·g·g          x: scratch, which never leaves the cache
+    over_root   x ← x/√((δ²/c)·v + ζ)
+    lin         p ← p − x
+    lin         e ← β1·e + (1−β1)·g
 
-The numbers (old, c, η−ℓ, …) are expressions of the step count and the learning rate, evaluated once a tensor. No rule
+The numbers (A, B, c, …) are expressions of the step count and the learning rate, evaluated once a tensor. No rule
 is stated here: whatever a component computes element by element is a program, also one that a user wrote.
 """
 
@@ -22,6 +19,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor
 
 from aimopt.components import Parts, scalar_one
+from aimopt.kernels.peephole import Drafts, draft
 from aimopt.kernels.symbols import Graph, Node, Number, Untraceable
 from aimopt.moves import Move
 
@@ -119,13 +117,13 @@ def _in_order(wanted: Iterable[Any]) -> list[Node]:
 
 def _schedule(graph: Graph, streams: tuple[str, ...], results: list[Node]) -> tuple[tuple[Instruction, ...], int]:
     """Order the graph so that what a stream becomes can be written over it, and give every value a register."""
-    drafts = _drafts([node for node in _in_order(results) if node.elementwise])
-    before = {node: set(draft.operands) for node, draft in drafts.items()}
+    drafts = draft([node for node in _in_order(results) if node.elementwise], results, graph)
+    before = {node: set(made.operands) for node, made in drafts.items()}
     register = {node: streams.index(node.args[0]) for node in drafts if node.op == "stream"}
     copies = []
     for stream, result in enumerate(results):
         old = graph.node("stream", streams[stream], elementwise=True)
-        readers = [node for node, draft in drafts.items() if old in draft.operands and node is not result]
+        readers = [node for node, made in drafts.items() if old in made.operands and node is not result]
         if result is old:
             continue
         if result in register or any(_needs(reader, result, before) for reader in readers):
@@ -136,36 +134,10 @@ def _schedule(graph: Graph, streams: tuple[str, ...], results: list[Node]) -> tu
     order = [node for node in _topological(before) if node.op != "stream"]
     scratch = _allocate(order, drafts, register, {node for _, node in copies}, len(streams))
     code = [
-        Instruction(draft.op, register[node], tuple(register[arg] for arg in draft.operands), draft.numbers)
-        for node, draft in ((node, drafts[node]) for node in order)
+        Instruction(op, register[node], tuple(register[arg] for arg in operands), numbers)
+        for node, (op, operands, numbers) in ((node, drafts[node]) for node in order)
     ]
     return (*code, *(Instruction("copy", stream, (register[node],), ()) for stream, node in copies)), scratch
-
-
-class _Draft(NamedTuple):
-    """An instruction whose operands have no registers yet."""
-
-    op: str
-    operands: tuple[Node, ...]
-    numbers: tuple[Number, ...]
-
-
-def _drafts(nodes: list[Node]) -> dict[Node, _Draft]:
-    """What computes each node; a product that is only added to something is part of the addition."""
-    drafts = {}
-    for node in nodes:
-        operands = tuple(a for a in node.args if isinstance(a, Node) and a.elementwise)
-        drafts[node] = _Draft(node.op, operands, tuple(a for a in node.args if a not in operands))
-    uses = [arg for draft in drafts.values() for arg in draft.operands]
-    for node in nodes:
-        if drafts[node].op != "lin":
-            continue
-        (a, b), (s, t) = drafts[node].operands, drafts[node].numbers
-        if b.op != "mul" or uses.count(b) > 1:
-            (a, s), (b, t) = (b, t), (a, s)
-        if b.op == "mul" and uses.count(b) == 1:
-            drafts[node] = _Draft("muladd", (a, *drafts.pop(b).operands), (s, t))
-    return drafts
 
 
 def _needs(node: Node, wanted: Node, before: dict[Node, set[Node]]) -> bool:
@@ -188,9 +160,7 @@ def _topological(before: dict[Node, set[Node]]) -> list[Node]:
     return list(order)
 
 
-def _allocate(
-    order: list[Node], drafts: dict[Node, _Draft], register: dict[Node, int], kept: set[Node], streams: int
-) -> int:
+def _allocate(order: list[Node], drafts: Drafts, register: dict[Node, int], kept: set[Node], streams: int) -> int:
     """Give the nodes that are no stream a scratch register each, used again after the last use; return how many."""
     last_use = {arg: i for i, node in enumerate(order) for arg in drafts[node].operands}
     free: list[int] = []

@@ -1,0 +1,90 @@
+"""Fewer passes: what is only needed once, right where it is used, becomes part of that instruction.
+
+    product     x·s + (y·z)·t       instead of a product and a sum
+    combine     x·s + y·t           where x or y was itself such a sum, of the same two
+    root        x/√(y·s + t), x/(√y·s + t)
+
+An instruction reads and writes a block in the cache, so that each one saved is time saved. A rule looks at one
+instruction and those that make its operands, and returns the one that does it all.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from aimopt.kernels.symbols import Graph, Node, Number
+
+
+class Draft(NamedTuple):
+    """An instruction whose operands have no registers yet."""
+
+    op: str
+    operands: tuple[Node, ...]
+    numbers: tuple[Number, ...] = ()
+
+
+Drafts = dict[Node, Draft]
+Rule = Callable[[Draft, Drafts, Graph], Draft | None]  # the drafts are of operands that nothing else needs
+
+
+def draft(nodes: Iterable[Node], results: Iterable[Node], graph: Graph) -> Drafts:
+    """What computes each node that has to be computed, with as few instructions as the rules can make it."""
+    drafts = {}
+    for node in nodes:
+        operands = tuple(a for a in node.args if isinstance(a, Node) and a.elementwise)
+        drafts[node] = Draft(node.op, operands, tuple(a for a in node.args if a not in operands))
+    kept = Counter(results)
+    for node in list(drafts):
+        for rule in (_product, _combine, _root):
+            uses = kept + Counter(x for d in drafts.values() for x in d.operands)
+            single = {x: d for x, d in drafts.items() if uses[x] == 1 and d.op != "stream"}
+            better = rule(drafts[node], single, graph)
+            if better is not None:
+                drafts[node] = better
+                _drop_unused(drafts, kept)
+    return drafts
+
+
+def _drop_unused(drafts: Drafts, kept: Counter[Node]) -> None:
+    while unused := drafts.keys() - kept.keys() - {x for d in drafts.values() for x in d.operands}:
+        for node in unused:
+            del drafts[node]
+
+
+def _product(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    if sum_.op != "lin":
+        return None
+    for (x, s), (y, t) in _both_ways(sum_):
+        if x is not y and y in single and single[y].op == "mul":
+            return Draft("muladd", (x, *single[y].operands), (s, t))
+    return None
+
+
+def _combine(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    if sum_.op != "lin":
+        return None
+    for (x, s), (y, t) in _both_ways(sum_):
+        if x is not y and y in single and single[y].op == "lin" and x in single[y].operands:
+            factors: dict[Node, Number] = {x: s}
+            for z, factor in zip(single[y].operands, single[y].numbers, strict=True):
+                factors[z] = graph.uniform("add", factors.get(z, 0.0), graph.uniform("mul", t, factor))
+            if len(factors) == 2:
+                return Draft("lin", tuple(factors), tuple(factors.values()))
+    return None
+
+
+def _both_ways(sum_: Draft) -> list[tuple[tuple[Node, Number], tuple[Node, Number]]]:
+    first, second = zip(sum_.operands, sum_.numbers, strict=True)
+    return [(first, second), (second, first)]
+
+
+def _root(quotient: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    if quotient.op != "div" or quotient.operands[1] not in single:
+        return None
+    x, below = quotient.operands[0], single[quotient.operands[1]]
+    inner = single.get(below.operands[0]) if below.operands else None
+    if below.op == "sqrt" and inner is not None and inner.op == "affine":
+        return Draft("over_root", (x, *inner.operands), inner.numbers)
+    if below.op == "affine" and inner is not None and inner.op == "sqrt":
+        return Draft("over_shifted_root", (x, *inner.operands), below.numbers)
+    return None
