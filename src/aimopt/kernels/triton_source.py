@@ -46,6 +46,8 @@ ELEMENT_OPS = {
     "scale": "{a} * {s}",
     "lin": "tl.fma({b}, {t}, {a} * {s})",
     "muladd": "tl.fma({b} * {t}, {c}, {a} * {s})",
+    "over_root": "divide({a}, root(tl.fma({b}, {s}, {t})))",
+    "over_shifted_root": "divide({a}, tl.fma(root({b}), {s}, {t}))",
     "reciprocal": "divide(tl.full([BLOCK], 1.0, {math}), {a})",
     "fill": "tl.full([BLOCK], 0.0, {math}) + {s}",
     "copy": "{a}",
