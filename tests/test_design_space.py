@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import isabstract
 from typing import Any, cast
 
@@ -358,9 +359,6 @@ def test_matrices_of_one_shape_are_orthogonalized_together_up_to_a_size(
     monkeypatch.setattr(Spectral, "_orthogonalize", counted)
     monkeypatch.setattr(Spectral, "batch_elements", 3 * 6 * 4)
     cell = (aimopt.EMA(), Spectral(polar=polar, ns_dtype="float64"), aimopt.FixedPoint())
-    ends = [
-        drive(lambda p, f=foreach: build(p, cell, foreach=f), parameters(shapes), 1)  # type: ignore[misc]
-        for foreach in (True, False)
-    ]
-    assert_same(*ends, 1e-10)
+    batched, apart = (drive(partial(build, cell=cell, foreach=f), parameters(shapes), 1) for f in (True, False))
+    assert_same(batched, apart, 1e-10)
     assert batches[:4] == [3, 1, 1, 1]  # four of 6×4 in batches of at most three, then 4×6 and the kernel

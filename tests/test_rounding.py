@@ -74,6 +74,17 @@ def test_every_path_rounds_alike(Optimizer: Any, dtype: torch.dtype) -> None:
             assert different <= 1 + value.numel() // 50
 
 
+def test_every_path_rounds_alike_whatever_the_order_in_memory() -> None:
+    ends = []
+    for fused in (True, False):
+        p = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+        p = p.to(memory_format=torch.channels_last).requires_grad_()
+        p.grad = torch.ones_like(p)
+        aimopt.SGDM([p], lr=1e-3, momentum=0.0, fused=fused).step()
+        ends.append(p.detach())
+    assert torch.equal(*ends)
+
+
 @pytest.mark.parametrize("rounding", [True, False])
 @half
 def test_the_kernel_rounds_as_torch_does(rounding: bool, dtype: torch.dtype) -> None:

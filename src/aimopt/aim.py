@@ -300,7 +300,8 @@ class AIM(Optimizer):
             try:
                 tensors += state_of(state)
             except KeyError:
-                _begin(state, p, group, buffers, p.device if group["capturable"] or compiling else torch.device("cpu"))
+                scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
+                _begin(state, p, group, buffers, scalars, getattr(self, "grad_scale", None))
                 tensors += state_of(state)
             params.append(p)
 
@@ -393,11 +394,19 @@ def _spelled_out(optimizer: type[AIM]) -> inspect.Signature:
     return inspect.Signature(own)
 
 
-def _begin(state: State, p: Tensor, group: dict[str, Any], buffers: dict[str, Initial], scalars: torch.device) -> None:
+def _begin(
+    state: State,
+    p: Tensor,
+    group: dict[str, Any],
+    buffers: dict[str, Initial],
+    scalars: torch.device,
+    grad_scale: Tensor | None,
+) -> None:
     """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
     assert p.grad is not None
-    seen = gradient(working(p), working(p.grad), group)
+    raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
+    seen = gradient(working(p), raw, group)
     for name, initial in buffers.items():
         if name in state:
             continue

@@ -20,11 +20,11 @@ _UNSIGNED = 0xFFFFFFFF
 
 
 def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, salt: int) -> Tensor:
-    """Bring x to bfloat16 or float16: to the value above or below, by chance."""
+    """Bring x, which fills its memory, to bfloat16 or float16: to the value above or below, by chance."""
     assert dtype in LOW_PRECISION
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     key = _scramble(_scramble(_scramble(step) ^ rank) ^ salt)
-    element = torch.arange(x.numel(), device=x.device).view(x.shape)
+    element = torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())  # its place in memory
     chance = (_scramble((element & _UNSIGNED) ^ key) >> 16).to(torch.int32)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:

@@ -320,6 +320,21 @@ def test_under_a_gradient_scaler(fused: bool | None, dtype: torch.dtype) -> None
     assert torch.equal(*ends)
 
 
+def test_a_buffer_that_starts_at_the_first_gradient_starts_at_the_unscaled_one() -> None:
+    ends = []
+    for scaled in (True, False):
+        params = parameters([(20,)], torch.float32)
+        optimizer = aimopt.Adan(params, 0.01, fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        for step in range(3):
+            optimizer.zero_grad()
+            scaler.scale((params[0] - step).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append(flat(params))
+    assert torch.equal(*ends)
+
+
 def test_status_tells_what_is_live() -> None:
     status = kernels.status()
     assert status["fused, CPU"].startswith("on: ")

@@ -54,10 +54,8 @@ def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> 
     """The program of a group's step, or why it has none."""
     try:
         return fuse(Fusible.of(parts, group, scaled=scaled))
-    except Untraceable as reason:
+    except (Untraceable, TypeError, ArithmeticError) as reason:  # also: a field without a hash, a division by zero
         return str(reason)
-    except TypeError as error:  # a part with a field that cannot be hashed, or that does something odd to a symbol
-        return str(error)
 
 
 def why_not(parts: Parts, group: dict[str, Any]) -> str | None:

@@ -63,7 +63,7 @@ class Survey(NamedTuple):
         return (
             not self.rest
             and list(map(Tensor.data_ptr, own)) == self.at
-            and list(map(Tensor.numel, params)) == self.numels
+            and list(map(Tensor.numel, params)) == self.numels == list(map(Tensor.numel, grads))
             and list(map(_dtype, grads)) == self.dtypes
         )
 
