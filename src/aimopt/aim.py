@@ -63,17 +63,24 @@ class Gathered(NamedTuple):
     parts: Parts
     params: list[Tensor]
     ranks: list[int]  # their places in the group
-    states: list[tuple[Tensor, ...]]  # the step count of each, then its buffers
+    state: list[Tensor]  # of one after the other: its step count, then its buffers
 
     def only(self, indices: Sequence[int]) -> "Gathered":
         """Some of the parameters."""
         if len(indices) == len(self.params):
             return self
+        width = 1 + len(self.parts.buffers())
         return self._replace(
             params=[self.params[i] for i in indices],
             ranks=[self.ranks[i] for i in indices],
-            states=[self.states[i] for i in indices],
+            state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
         )
+
+    def states(self) -> list[State]:
+        """The state of each parameter."""
+        names = ("step", *self.parts.buffers())
+        rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 class NonFinite(Exception):  # noqa: N818
@@ -217,16 +224,14 @@ class AIM(Optimizer):
 
     def _gather(self, index: int, group: dict[str, Any]) -> Gathered:
         params: list[Tensor] = []
-        tensors: list[Tensor] = []
-        self._init_group(group, torch.compiler.is_compiling(), params, tensors)
+        state: list[Tensor] = []
+        self._init_group(group, torch.compiler.is_compiling(), params, state)
         parts = self._parts_of(group, index)
-        width = 1 + len(parts.buffers())
-        states = [tuple(tensors[i : i + width]) for i in range(0, len(tensors), width)]
         if len(params) == len(group["params"]):
             ranks = list(range(len(params)))
         else:
             ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
-        return Gathered(index, group, parts, params, ranks, states)
+        return Gathered(index, group, parts, params, ranks, state)
 
     def _run_fused(self, gathered: Gathered) -> Gathered:
         """Let the kernels take what they can, and return the rest."""
@@ -424,13 +429,13 @@ def _kept(value: Tensor, group: dict[str, Any]) -> Tensor:
 
 def _buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
     """Count the steps, and split every group into what can move together."""
-    for index, group, parts, params, ranks, tensors in gathered:
-        if params:
-            names = ("step", *parts.buffers())
-            states = [dict(zip(names, row, strict=True)) for row in tensors]
-            for same, t, many in _alike(group, params, [row[0] for row in tensors]):
+    for some in gathered:
+        if some.params:
+            states = some.states()
+            for same, t, many in _alike(some.group, some.params, [state["step"] for state in states]):
+                params, ranks = [some.params[i] for i in same], [some.ranks[i] for i in same]
                 own = [states[i] for i in same]
-                yield index, Bucket(parts, group, [params[i] for i in same], own, [ranks[i] for i in same], t, many)
+                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many)
 
 
 def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:

@@ -262,8 +262,8 @@ def test_memory_of_every_kind_is_reached_or_left() -> None:
     for p in params:
         p.grad = torch.zeros_like(p, memory_format=torch.contiguous_format)
     plan = gpu.Plan(program_for(AdamW(params)), ("step", "exp_avg", "exp_avg_sq"), True)
-    states: Any = [(torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p)) for p in params]
-    assert plan.run(params, list(range(5)), states, Numbers(0.1)) == [4]
+    state = [x for p in params for x in (torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p))]
+    assert plan.run(params, list(range(5)), state, Numbers(0.1)) == [4]
 
 
 @interpreted

@@ -95,7 +95,7 @@ class FusedGroup:
         parts: Parts,
         params: list[Tensor],
         ranks: list[int],
-        states: list[tuple[Tensor, ...]],
+        state: list[Tensor],
         grad_scale: Tensor | None,
         found_inf: Tensor | None,
     ) -> Sequence[int]:
@@ -113,4 +113,4 @@ class FusedGroup:
             self._plan = backend.Plan(program, names, group["stochastic_rounding"]) if usable else None
         if self._plan is None:
             return range(len(params))
-        return self._plan.run(params, ranks, states, Numbers(group["lr"], grad_scale, found_inf))
+        return self._plan.run(params, ranks, state, Numbers(group["lr"], grad_scale, found_inf))

@@ -142,19 +142,16 @@ class Plan:
         self._surveyor = Surveyor(program, names, DEVICE)
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
-    def run(
-        self, params: list[Tensor], ranks: list[int], states: list[tuple[Tensor, ...]], numbers: Numbers
-    ) -> Sequence[int]:
+    def run(self, params: list[Tensor], ranks: list[int], state: list[Tensor], numbers: Numbers) -> Sequence[int]:
         """Step what the interpreter can reach; return the indices of the rest."""
-        survey, params, grads, _ = self._surveyor.find(params, ranks, states)
+        survey, params, grads, _ = self._surveyor.find(params, ranks, state)
         lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         width = 2 + len(self.program.scalars) + len(self.program.streams)
         for table in survey.tables:
-            of_table = [grads[i] for i in table.members]
-            table.rows[width - 1 :: width] = array("q", map(Tensor.data_ptr, of_table))
+            table.rows[width - 1 :: width] = array("q", map(Tensor.data_ptr, table.of(grads)))
             self._call(table, lr, scale)
-            torch.autograd.graph.increment_version([params[i] for i in table.members])
+            torch.autograd.graph.increment_version(table.of(params))
         return survey.rest
 
     def _call(self, table: Table, lr: float, scale: float) -> None:

@@ -79,23 +79,22 @@ class Plan:
         self._launches: list[Launch] = []
         self._captured: list[Any] = []  # what CUDA graphs refer to by address
 
-    def run(
-        self, params: list[Tensor], ranks: list[int], states: list[tuple[Tensor, ...]], numbers: Numbers
-    ) -> Sequence[int]:
+    def run(self, params: list[Tensor], ranks: list[int], state: list[Tensor], numbers: Numbers) -> Sequence[int]:
         """Step what the kernels can reach; return the indices of the rest."""
-        survey, params, grads, states = self._surveyor.find(params, ranks, states)
+        survey, params, grads, state = self._surveyor.find(params, ranks, state)
         if self._surveyed is not survey:
             self._surveyed = survey
-            self._launches = [self._launch(table, states) for table in survey.tables]
+            self._launches = [self._launch(table, state) for table in survey.tables]
         for launch in self._launches:
-            used = launch.run([grads[i] for i in launch.table.members], numbers)
+            used = launch.run(launch.table.of(grads), numbers)
             if _capturing():
                 self._captured.append((survey.own, used))
-            torch.autograd.graph.increment_version([params[i] for i in launch.table.members])
+            torch.autograd.graph.increment_version(launch.table.of(params))
         return survey.rest
 
-    def _launch(self, table: Table, states: list[tuple[Tensor, ...]]) -> "Launch":
-        scalars = [[states[i][k] for i in table.members] for k in self._surveyor.scalars]
+    def _launch(self, table: Table, state: list[Tensor]) -> "Launch":
+        width, places = self._surveyor.width, self._surveyor.scalars
+        scalars = [[state[i * width + k] for i in table.members] for k in places]
         return Launch(table, self.program, self.stochastic, scalars)
 
 

@@ -1,6 +1,6 @@
 """Tables: where the tensors of a group lie in memory, a row each, for a kernel that takes them all at once.
 
-    Surveyor(program, names, "cpu").find(params, ranks, states)
+    Surveyor(program, names, "cpu").find(params, ranks, state)
 
 looks which parameters a kernel can reach, and puts those whose streams are of the same types in one `Table`. What it
 finds out is kept, and holds as long as the tensors are where they were: in a training run only gradients move.
@@ -9,7 +9,6 @@ finds out is kept, and holds as long as the tensors are where they were: in a tr
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -45,6 +44,10 @@ class Table(NamedTuple):
     members: list[int]
     rows: "array[int]"  # numbers in memory, rank, addresses of the scalars, of the streams; the gradient's is the last
 
+    def of(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Those of a list with one for each parameter that belong to this table."""
+        return tensors if len(tensors) == len(self.members) else [tensors[i] for i in self.members]
+
 
 class Survey(NamedTuple):
     """What was found out about the tensors of a group; it holds as long as they are where they were."""
@@ -58,12 +61,12 @@ class Survey(NamedTuple):
     tables: list[Table]
     rest: list[int]  # what no kernel can reach
 
-    def holds(self, own: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> bool:
+    def holds(self, own: list[Tensor], grads: list[Tensor]) -> bool:
         """Whether nothing has changed that matters; list against list, because this runs at every step."""
         return (
             not self.rest
             and list(map(Tensor.data_ptr, own)) == self.at
-            and list(map(Tensor.numel, params)) == self.numels == list(map(Tensor.numel, grads))
+            and list(map(Tensor.numel, grads)) == self.numels
             and list(map(_dtype, grads)) == self.dtypes
         )
 
@@ -74,7 +77,7 @@ class Found(NamedTuple):
     survey: Survey
     params: list[Tensor]
     grads: list[Tensor]
-    states: list[tuple[Tensor, ...]]
+    state: list[Tensor]
 
 
 class Surveyor:
@@ -82,34 +85,28 @@ class Surveyor:
 
     def __init__(self, program: Program, names: Sequence[str], device_type: str):
         """`names` is the order in which `find` gets the state of a parameter, its step count first."""
+        self.width = len(names)
         self.scalars = [names.index(name) for name in program.scalars]
         self.buffers = [names.index(name) for name in program.streams[1:-1]]
         self._device_type = device_type
         self._survey: Survey | None = None
 
-    def find(self, params: list[Tensor], ranks: list[int], states: list[tuple[Tensor, ...]]) -> Found:
+    def find(self, params: list[Tensor], ranks: list[int], state: list[Tensor]) -> Found:
         """Where everything is."""
         grads = [cast(Tensor, p.grad) for p in params]
         if not all(map(_has_storage, {*map(type, params), *map(type, grads)})):
-            params, grads, states = _localize(params, grads, states)
-        own = [*params, *chain.from_iterable(states)]
+            params, grads, state = _localize(params, grads, state)
+        own = params + state
         survey = self._survey
-        if survey is None or not survey.holds(own, params, grads):
-            survey = self._survey = self._look(own, params, grads, ranks, states)
-        return Found(survey, params, _laid_out_like(params, grads, survey), states)
+        if survey is None or not survey.holds(own, grads):
+            survey = self._survey = self._look(params, grads, ranks, state)
+        return Found(survey, params, _laid_out_like(params, grads, survey), state)
 
-    def _look(
-        self,
-        own: list[Tensor],
-        params: list[Tensor],
-        grads: list[Tensor],
-        ranks: list[int],
-        states: list[tuple[Tensor, ...]],
-    ) -> Survey:
+    def _look(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Survey:
         tables: dict[Any, Table] = {}
         rest = []
-        for i, (p, g, rank, state) in enumerate(zip(params, grads, ranks, states, strict=True)):
-            scalars, buffers = [state[k] for k in self.scalars], [state[k] for k in self.buffers]
+        for i, (p, g, rank) in enumerate(zip(params, grads, ranks, strict=True)):
+            scalars, buffers = ([state[i * self.width + k] for k in some] for some in (self.scalars, self.buffers))
             if p.device.type != self._device_type or not (_are_scalars(p, scalars) and _are_alike(p, g, buffers)):
                 rest.append(i)
                 continue
@@ -121,6 +118,7 @@ class Surveyor:
             addresses = [x.data_ptr() for x in (*scalars, p, *buffers)]
             table.rows.extend([p.numel() * TYPES[p.dtype][1], rank, *addresses, 0])
         contiguous = [p.is_contiguous() for p in params]
+        own = params + state
         return Survey(
             own,
             [] if rest else [x.data_ptr() for x in own],
@@ -190,11 +188,14 @@ def _has_storage(kind: type) -> bool:
 
 
 def _localize(
-    params: list[Tensor], grads: list[Tensor], states: list[tuple[Tensor, ...]]
-) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, ...]]]:
+    params: list[Tensor], grads: list[Tensor], state: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """This process's part of tensors that are spread over several; what is no such tensor stays as it is."""
-    rows = [_local((p, g, *state)) for p, g, state in zip(params, grads, states, strict=True)]
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
+    width = len(state) // len(params)
+    rows = [
+        _local((p, g, *state[i * width : (i + 1) * width])) for i, (p, g) in enumerate(zip(params, grads, strict=True))
+    ]
+    return [row[0] for row in rows], [row[1] for row in rows], [x for row in rows for x in row[2:]]
 
 
 def _local(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
