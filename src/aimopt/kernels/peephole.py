@@ -2,7 +2,9 @@
 
     product     x·s + (y·z)·t       instead of a product and a sum
     combine     x·s + y·t           where x or y was itself such a sum, of the same two
+    compose     x·s + t             where x was itself such a form
     root        x/√(y·s + t), x/(√y·s + t)
+    gate        x if s else t       where all elements of a tensor choose alike
 
 An instruction reads and writes a block in the cache, so that each one saved is time saved. A rule looks at one
 instruction and those that make its operands, and returns the one that does it all.
@@ -35,7 +37,7 @@ def draft(nodes: Iterable[Node], results: Iterable[Node], graph: Graph) -> Draft
         drafts[node] = Draft(node.op, operands, tuple(a for a in node.args if a not in operands))
     kept = Counter(results)
     for node in list(drafts):
-        for rule in (_product, _combine, _root):
+        for rule in (_product, _combine, _compose, _root, _gate):
             uses = kept + Counter(x for d in drafts.values() for x in d.operands)
             single = {x: d for x, d in drafts.items() if uses[x] == 1 and d.op != "stream"}
             better = rule(drafts[node], single, graph)
@@ -76,6 +78,26 @@ def _combine(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
 def _both_ways(sum_: Draft) -> list[tuple[tuple[Node, Number], tuple[Node, Number]]]:
     first, second = zip(sum_.operands, sum_.numbers, strict=True)
     return [(first, second), (second, first)]
+
+
+def _compose(outer: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    if outer.op not in ("affine", "scale") or outer.operands[0] not in single:
+        return None
+    inner = single[outer.operands[0]]
+    if inner.op not in ("affine", "scale"):
+        return None
+    (s, t), (u, v) = (numbers if len(numbers) == 2 else (*numbers, 0.0) for numbers in (outer.numbers, inner.numbers))
+    offset = graph.uniform("add", graph.uniform("mul", v, s), t)
+    return Draft("affine", inner.operands, (graph.uniform("mul", u, s), offset))
+
+
+def _gate(choice: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    if choice.op != "select":
+        return None
+    condition, x, otherwise = choice.operands
+    if all(node in single and single[node].op == "fill" for node in (condition, otherwise)):
+        return Draft("gate", (x,), (*single[condition].numbers, *single[otherwise].numbers))
+    return None
 
 
 def _root(quotient: Draft, single: Drafts, graph: Graph) -> Draft | None:

@@ -26,7 +26,7 @@ namespace aimopt {
 // In the order of the codes; `program.py` asks for the names.
 #define AIMOPT_ELEMENT_OPS(X) \
     X(affine) X(scale) X(lin) X(muladd) X(mul) X(div) X(pow) X(maximum) X(minimum) X(lt) X(le) X(eq) X(select) \
-    X(over_root) X(over_shifted_root) X(sqrt) X(abs) X(sign) X(exp) X(log) X(tanh) X(reciprocal) X(fill) X(copy) \
+    X(gate) X(over_root) X(over_shifted_root) X(sqrt) X(abs) X(sign) X(exp) X(log) X(tanh) X(reciprocal) X(fill) X(copy) \
     X(load) X(store) X(store_stochastic)
 #define AIMOPT_UNIFORM_OPS(X) \
     X(add) X(mul) X(div) X(pow) X(maximum) X(minimum) X(lt) X(le) X(eq) X(select) X(sqrt) X(abs) X(sign) X(exp) \

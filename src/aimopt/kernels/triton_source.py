@@ -44,6 +44,7 @@ ELEMENT_OPS = {
     **_OPS,
     "affine": "tl.fma({a}, {s}, {t})",
     "scale": "{a} * {s}",
+    "gate": "tl.where({s} != 0, {a}, {t})",
     "lin": "tl.fma({b}, {t}, {a} * {s})",
     "muladd": "tl.fma({b} * {t}, {c}, {a} * {s})",
     "over_root": "divide({a}, root(tl.fma({b}, {s}, {t})))",
