@@ -16,7 +16,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from aimopt.components import PREVIOUS_GRADIENT, Filter, Initial, State, Step, first_gradient, scalar_one, zeros
+from aimopt.components import (
+    PREVIOUS_GRADIENT,
+    Filter,
+    Initial,
+    State,
+    Step,
+    Transfer,
+    first_gradient,
+    scalar_one,
+    zeros,
+)
 from aimopt.tensors import mix
 
 
@@ -27,6 +37,10 @@ class Coefficients(NamedTuple):
     intake: float
     old: Any  # numbers; tensors where the step count is one
     new: Any
+
+    def transfer(self) -> Transfer:
+        """What these do when they stay: e is g delayed by one, H(z) = new + old·intake·z⁻¹/(1 − decay·z⁻¹)."""
+        return Transfer((self.new, self.old * self.intake - self.new * self.decay), (1.0, -self.decay))
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,9 @@ class OnePole(Filter):
 
     def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
+
+    def transfer(self) -> Transfer:
+        return self.coefficients(math.inf).transfer()
 
 
 def _read_and_advance(e: Tensor, g: Tensor, c: Coefficients) -> Tensor:
@@ -207,15 +224,21 @@ class ScheduledNesterov(Filter):
         """The scheduled momentum of step t."""
         return self.beta * (1 - 0.5 * 0.96 ** (t * self.momentum_decay))
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
-        mu, mu_next = self.mu(t), self.mu(t + 1)
-        product = state["mu_product"].mul_(mu)
+    def coefficients(self, mu: Any, mu_next: Any, product: Any) -> Coefficients:
+        """The filter at a step of momentum μₜ before one of μₜ₊₁; `product` is that of all so far."""
         of_g = (1 - mu) / (1 - product)
         of_e = mu_next / (1 - product * mu_next)
         decay, intake = self.beta, 1 - self.beta
-        return _read_and_advance(
-            state["exp_avg"], g, Coefficients(decay, intake, of_e * decay, of_g + of_e * intake)
-        ), g
+        return Coefficients(decay, intake, of_e * decay, of_g + of_e * intake)
+
+    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+        mu, mu_next = self.mu(t), self.mu(t + 1)
+        product = state["mu_product"].mul_(mu)
+        return _read_and_advance(state["exp_avg"], g, self.coefficients(mu, mu_next, product)), g
+
+    def transfer(self) -> Transfer:
+        last = self.mu(1e18)  # not infinity: a decay of the schedule of zero keeps μ where it starts
+        return self.coefficients(last, last, 0.0).transfer()
 
 
 @dataclass(frozen=True)
@@ -247,3 +270,10 @@ class AdanPair(Filter):
         c1 = 1 - beta**t if self.bias_correction else 1.0
         c2 = 1 - beta_d**t if self.bias_correction else 1.0
         return mix(average, 1 / c1, trend, beta_d / c2), g + difference * beta_d
+
+    def transfer(self) -> Transfer:
+        """(1−β)/(1−βz⁻¹) + β₂·(1−β₂)(1−z⁻¹)/(1−β₂z⁻¹), on one denominator."""
+        beta, beta_d = self.beta, self.beta_difference
+        weight = beta_d * (1 - beta_d)
+        numerator = (1 - beta + weight, -(1 - beta) * beta_d - weight * (1 + beta), weight * beta)
+        return Transfer(numerator, (1.0, -beta - beta_d, beta * beta_d))
