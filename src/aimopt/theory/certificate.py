@@ -6,7 +6,8 @@
     largest_stable_lr(L=1, nu_min=0.5, nu_max=1, …)      closed form
     certificate_of(optimizer, L=…, sigma2=…, …)          η, ℓ, β1 and γ read from the optimizer
 
-The theorem is about V_k = L(θ_k) + c1·‖r_k‖² + c2·‖θ_k − θ_{k−1}‖², r_{k+1} = ∇L(θ_k) − m_{k+1}. It says that on average
+The theorem is about V_k = L(θ_k) + c1·‖r_k‖² + c2·‖θ_k − θ_{k−1}‖², r_{k+1} = ∇L(θ_k) − m_{k+1}. It says that on
+average
 
     V_{k+1} − V_k ≤ −d1·‖r_{k+1}‖² − d2·‖∇L(θ_k)‖² + C_v·σ²·(1/|B_k| + 1/|B_{k−1}|)
 

@@ -5,10 +5,10 @@
     found.certificate()                                  Theorem 2 at the optimizer's own settings
     found.certificate(nu_max=found.nu_max_worst)         with what the geometry alone promises
 
-The theorem wants bounds that hold everywhere, and these are measured at the present parameters: L by a power iteration on
-Hessian–vector products, which comes from below; σ² on a sample of gradients; ν_min and ν_max in the next step. So what is
-certified is the neighbourhood, and it is conservative all the same: inequalities for three-term sums are used throughout,
-and at ζ = 1e-16 the preconditioner alone may reach 1e8.
+The theorem wants bounds that hold everywhere, and these are measured at the present parameters: L by a power
+iteration on Hessian–vector products, which comes from below; σ² on a sample of gradients; ν_min and ν_max in the next
+step. So what is certified is the neighbourhood, and it is conservative all the same: inequalities for three-term sums
+are used throughout, and at ζ = 1e-16 the preconditioner alone may reach 1e8.
 """
 
 import math

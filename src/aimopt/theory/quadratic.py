@@ -61,14 +61,14 @@ class Quadratic:
         numerator, denominator = self.subject.momentum() if self.subject.ratio != 1 else ((0.0,), (1.0,))
         scaled = np.asarray(h, dtype=float)[..., None] * self.subject.filter.gain
         a, b, c = self._step(scaled)
-        order = max(len(numerator), len(denominator) + 1)
-        N, D, D_late = (
-            np.pad(x, (ahead, order - ahead - len(x)))
-            for x, ahead in ((numerator, 0), (denominator, 0), (denominator, 1))
-        )
+        remembers = len(self.subject.correction.prediction) > 1
+        order = max(len(numerator), len(denominator) + remembers)
         closed = np.zeros((*scaled.shape[:-1], order + 1))
-        closed[..., :-1] += D
-        closed[..., 1:] += b * N - a * D - c * D_late
+        closed[..., : len(denominator)] += denominator
+        closed[..., 1 : 1 + len(numerator)] += b * np.array(numerator)
+        closed[..., 1 : 1 + len(denominator)] -= a * np.array(denominator)
+        if remembers:
+            closed[..., 2 : 2 + len(denominator)] -= c * np.array(denominator)
         return closed
 
     def _step(self, h: Floats) -> tuple[Floats, Floats, Floats]:
