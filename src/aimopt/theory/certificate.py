@@ -31,7 +31,7 @@ from aimopt.components import Correction
 from aimopt.theory.subjects import Source, subject
 
 # How far above the smallest weight a the certificate goes, so that d1 > 0; the bound is best at the smallest.
-_ABOVE = 1e-3
+_ABOVE = 1e-4
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def estimate(
 ) -> Estimate:
     """Measure L, σ² and ν at the model's present parameters, which stay as they are, gradients and buffers included.
 
-    `loss(model(x), y)` must be the mean over a batch. Dropout makes L noisy: call `model.eval()` first.
+    `loss(model(x), y)` must be the mean over a batch. Dropout makes L noisy, and batch normalization in training mode
+    has no gradients of single samples: call `model.eval()` first, or leave σ² out with `samples=0`.
     """
     batches = list(_batches(data))
     problem = _Problem(model, loss, batches)
@@ -167,7 +168,7 @@ def _variance(problem: _Problem, mean: Vector, samples: int, generator: torch.Ge
         x, y = problem.batches[b]
         off = [g - m for g, m in zip(problem.differentiate(problem.at(x[i : i + 1], y[i : i + 1])), mean, strict=True)]
         total += _inner(off, off)
-    return total / len(chosen), len(chosen)
+    return total / len(chosen) if chosen else math.nan, len(chosen)
 
 
 def _preconditioner(optimizer: AIM, problem: _Problem, mean: Vector) -> tuple[float, float, float]:
