@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isabstract
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def directions(make: Make, gradients: NDArray[np.float64]) -> NDArray[np.float64
 def test_impulses_and_swings_come_out_as_predicted(make: Make) -> None:
     """Long after the start: an impulse is the impulse response, cos ωt comes out as |H|·cos(ωt + φ)."""
     predicted = theory.response(make([torch.zeros(1, requires_grad=True)]))
-    start, after = 2000, 120
+    start, after = 1000, 100
     omega = np.array([0.05, 0.4, 1.3, 2.5, math.pi])
     t = np.arange(start + after)
     gradients = np.column_stack([t == start, np.cos(np.outer(t, omega))]).astype(float)
@@ -92,7 +93,7 @@ def test_impulses_and_swings_come_out_as_predicted(make: Make) -> None:
 @pytest.mark.usefixtures("float64_scalars")
 def test_noise_comes_out_with_the_predicted_variance(make: Make) -> None:
     predicted = theory.response(make([torch.zeros(1, requires_grad=True)]))
-    streams, steps = 20_000, 300
+    streams, steps = 10_000, 300
     noise = np.random.default_rng(0).standard_normal((steps, streams))
     measured = np.square(directions(make, noise)[-1]).mean()
     assert measured == pytest.approx(predicted.noise_gain, rel=6 * math.sqrt(2 / streams) + 0.01)
@@ -216,6 +217,34 @@ def test_at_gamma_beta1_and_at_ell_eta_nothing_is_filtered() -> None:
     assert remembers.quasi_hyperbolic is None
 
 
+FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswith("aimopt") and not isabstract(one)]
+
+
+@pytest.mark.parametrize("filter", FILTERS, ids=lambda filter: type(filter).__name__)
+def test_every_filter_does_what_it_declares(filter: Filter) -> None:
+    """The impulse response of `transfer` is that of `update`, long after the start; new filters come along."""
+    quiet, after = 1200, 60
+    state = {name: new(torch.zeros(1)).double() for name, new in filter.buffers().items()}
+    got = []
+    for k in range(quiet + after):
+        g = torch.full((1,), float(k == quiet), dtype=torch.float64)
+        m, _ = filter.update(state, g, 1e7 + k)
+        got.append(m.item())
+        if "prev_grad" in state:
+            state["prev_grad"].copy_(g)
+    np.testing.assert_allclose(got[quiet:], signal.lfilter(*filter.transfer(), np.eye(1, after)[0]), atol=1e-9)
+
+
+def test_at_the_start_of_a_warm_up_the_learning_rate_is_not_known() -> None:
+    p = [torch.zeros(1, requires_grad=True)]
+    assert theory.response(aimopt.RADAR(p, lr=0.0)).nu == pytest.approx(0.88)
+    with pytest.warns(UserWarning, match="exceeds the learning rate"):
+        frozen = aimopt.RADAR(p, lr=0.0, ell=1e-5)
+    with pytest.raises(ValueError, match="pass lr="):
+        theory.response(frozen)
+    assert theory.response(frozen, lr=1e-3).nu == pytest.approx(0.88)
+
+
 def test_it_follows_the_optimizer() -> None:
     """A scheduler that moves γ or β1 in the group moves the response."""
     optimizer = aimopt.RADAR([torch.zeros(1, requires_grad=True)])
@@ -293,6 +322,7 @@ class Odd(Filter):
         (lambda: theory.response((EMA(), Sign())), "give an optimizer of aimopt"),  # type: ignore[arg-type]
         (lambda: theory.response(EMA(), lr=0.0), "lr must be a finite number > 0, got 0.0"),
         (lambda: theory.response(EMA(1.0)), "beta must be a number in"),
+        (lambda: theory.response(aimopt.RADAR([torch.zeros(1)]), group=1), "one of the optimizer's 1, from 0, got 1"),
     ],
 )
 def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:

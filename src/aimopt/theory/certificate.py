@@ -198,7 +198,10 @@ def certificate_of(
     lr: float | None = None,
     group: int = 0,
 ) -> Certificate:
-    """The certificate of an optimizer whose filter has one pole and which takes at most one fixed-point step."""
+    """The certificate of an optimizer whose filter has one pole and which takes at most one fixed-point step.
+
+    Any such average is RADAR's for some γ. Where γ = β1 cancels it, the direction is g, and it is certified as β1 = 0.
+    """
     seen = subject(source, correction, lr=lr, group=group)
     (first, *rest), (_, *decays) = seen.momentum()
     averages = len(decays) <= 1 and len(rest) <= 1 and math.isclose(first + sum(rest), 1 + sum(decays), abs_tol=1e-9)
@@ -207,11 +210,12 @@ def certificate_of(
             f"{seen.name}: Theorem 2 is about one-pole averages, linear geometries and at most one fixed-point step; "
             "for anything else there is no certificate here"
         )
+    gamma = 0.0 - sum(rest)
     if math.isnan(seen.lr):
         raise ValueError(f"{seen.name} has no learning rate here: pass lr=…")
     return certificate(
         L=L, sigma2=sigma2, nu_min=nu_min, nu_max=nu_max, lr=seen.rate, ell=seen.ratio * seen.rate,
-        beta1=-sum(decays), gamma=-sum(rest),
+        beta1=0.0 - sum(decays), gamma=0.0 if abs(gamma) < 1e-12 else gamma,
     )  # fmt: skip
 
 

@@ -233,8 +233,11 @@ def _draw(run: Trajectories, until: int, dpi: int = 110) -> tuple["Figure", dict
         ax.contourf(x, y, height, levels=9, cmap="Greys", vmin=height.min(), vmax=height.min() + 2.5 * np.ptp(height))
         ax.plot(*run.problem.minimum, marker="*", markersize=15, color=ORANGE, markeredgecolor="black", zorder=5)
         ax.plot(*run.problem.start, marker="o", markersize=6, color="black", zorder=5)
+        for words, where in (("start", run.problem.start), ("minimum", run.problem.minimum)):
+            ax.annotate(words, where, xytext=(0, -14), textcoords="offset points", ha="center", fontsize=8, zorder=6)
         ax.set(xlim=(x0, x1), ylim=(y0, y1), title=f"{geometry} geometry", xlabel="θ₁", ylabel="θ₂")
         ax.grid(visible=False)
+    figure.supxlabel("grey: the loss, the lighter the lower (logarithmic); η: the learning rate chosen", fontsize=9)
     lines = {}
     for cell, path in run.paths.items():
         geometry, correction = cell

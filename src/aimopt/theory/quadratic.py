@@ -14,7 +14,8 @@ and its companion matrix is the iteration matrix. A correction sets a, b and c:
     K fixed-point steps                 a = S + (−s)^K, b = S·(h − s)            S = 1 − s + s² − … of K terms
     the exact θ-step                    a = 1/(1 + s), b = (h − s)/(1 + s)       K → ∞, also where that diverges
 
-A real preconditioner changes from step to step. What is said here is about the time in which it hardly does.
+A real preconditioner changes from step to step; what is said here is about the time in which it hardly does. Weight
+decay is left out (coupled decay is curvature: add it to λ).
 """
 
 import math

@@ -105,15 +105,18 @@ def reduced(transfer: Transfer) -> Transfer:
 
 
 def subject(
-    source: Source, correction: Correction | None = None, *, lr: float | None = None, group: int = 0, name: str = ""
+    source: Source, correction: Correction | None = None, *, lr: float | None = None, group: int = 0
 ) -> Subject:
     """Read the parts and the learning rate of an optimizer, or take the parts given."""
     geometry: Geometry = Euclidean()
+    name = ""
     if isinstance(source, AIM):
+        if not 0 <= group < len(source.param_groups):
+            raise ValueError(f"group must be one of the optimizer's {len(source.param_groups)}, from 0, got {group!r}")
         settings = source.param_groups[group]
         filter, geometry, found = Parts.from_group(settings)
-        lr = float(settings["lr"]) if lr is None else lr
-        name = name or type(source).__name__
+        lr = float(settings["lr"]) or None if lr is None else lr  # zero at the start of a warm-up is no rate yet
+        name = type(source).__name__
     elif isinstance(source, Parts):
         filter, geometry, found = source
     elif isinstance(source, Filter):
