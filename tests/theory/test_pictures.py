@@ -37,20 +37,24 @@ def test_the_response_picture_shows_the_response(tmp_path: Path) -> None:
     sources: dict[str, Any] = {"RADAR": aimopt.RADAR(P), "Adan": aimopt.Adan(P)}
     figure = pictures.response(sources, steps=20)
     assert_explained(figure)
-    gain, delay, weight, first = figure.axes
+    gain, phase, delay, weight, jump, first = figure.axes
     for name, source in sources.items():
         predicted = theory.response(source)
         cycles, magnitude = line(gain, name)
         np.testing.assert_allclose(magnitude, np.abs(predicted.at(2 * np.pi * cycles)))
         assert cycles[-1] == 0.5
         np.testing.assert_allclose(line(delay, name)[1], predicted.group_delay(2 * np.pi * cycles))
+        np.testing.assert_allclose(
+            np.exp(1j * np.radians(line(phase, name)[1])) * magnitude, predicted.at(2 * np.pi * cycles)
+        )
         np.testing.assert_allclose(line(weight, name)[1], predicted.impulse(20))
+        np.testing.assert_allclose(line(jump, name)[1], predicted.step(20))
         np.testing.assert_allclose(line(first, name)[1], predicted.first_steps(20).gain)
     legend = weight.get_legend()
     assert legend is not None
     assert "RADAR: Σh² = 0.076, ν = 0.88" in [text.get_text() for text in legend.get_texts()]
     with Image.open(pictures.save(figure, tmp_path / "response.png")) as saved:
-        assert saved.size == (1155, 792)
+        assert saved.size == (1584, 814)
 
 
 def test_the_red_line_of_the_stability_map_is_the_edge() -> None:

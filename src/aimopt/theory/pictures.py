@@ -58,27 +58,36 @@ def save(figure: "Figure", path: str | FilePath) -> FilePath:
 
 
 def response(sources: Mapping[str, Source], steps: int = 30) -> "Figure":
-    """Gain and delay over frequency, the weight of past gradients, and what the first steps do."""
-    figure, axes = new_figure(2, 2, (10.5, 7.2), "What moves the parameter, as a filter of the gradient")
-    gain, delay, weight, first = axes.flat
+    """A Bode plot with group delay above; the weights of past gradients, a jump and the first steps below."""
+    figure, axes = new_figure(2, 3, (14.4, 7.4), "What moves the parameter, as a filter of the gradient")
+    gain, phase, delay, weight, jump, first = axes.flat
     cycles = np.geomspace(1e-3, 0.5, 400)
+    count = np.arange(1, steps + 1)
     for i, (name, source) in enumerate(sources.items()):
         one = response_of(source)
-        line = dict(color=COLOURS[i % len(COLOURS)], linestyle=STYLES[i % len(STYLES)], linewidth=2)
+        line = dict(color=COLOURS[i % len(COLOURS)], linestyle=STYLES[i % len(STYLES)], linewidth=2, label=name)
+        values = one.at(2 * math.pi * cycles)
+        gain.loglog(cycles, np.abs(values), **line)
+        phase.semilogx(cycles, np.degrees(np.unwrap(np.angle(values))), **line)
+        delay.semilogx(cycles, one.group_delay(2 * math.pi * cycles), **line)
+        jump.plot(count, one.step(steps), marker=".", **line)
+        first.plot(count, one.first_steps(steps).gain, marker=".", **line)
         nu = "" if one.nu is None else f", ν = {one.nu:.2f}"
-        gain.loglog(cycles, np.abs(one.at(2 * math.pi * cycles)), label=name, **line)
-        delay.semilogx(cycles, one.group_delay(2 * math.pi * cycles), label=name, **line)
-        weight.plot(one.impulse(steps), marker=".", label=f"{name}: Σh² = {one.noise_gain:.3f}{nu}", **line)
-        first.plot(np.arange(1, steps + 1), one.first_steps(steps).gain, marker=".", label=name, **line)
-    for ax in (gain, delay):
-        ax.set_xlabel("cycles a step (at 0.5 the gradient flips its sign at every step)")
+        line["label"] = f"{name}: Σh² = {one.noise_gain:.3f}{nu}"
+        weight.plot(count - 1, one.impulse(steps), marker=".", **line)
+    for ax in (gain, phase, delay):
+        ax.set_xlabel("frequency of the gradient (cycles a step)")
+        ax.axvline(0.5, color="0.6", linewidth=1)
+        ax.set_xlim(9e-4, 0.75)
+        flips = dict(rotation=90, va="center", fontsize=8, color="0.4", transform=ax.get_xaxis_transform())
+        ax.text(0.53, 0.5, "the sign flips at every step", **flips)
     gain.set(title="Gain: which changes get through", ylabel="amplitude out / amplitude in")
+    phase.set(title="Phase: by how much of a cycle they lag", ylabel="degrees")
     delay.set(title="Group delay: how late they come", ylabel="steps")
-    weight.set(title="Weight of past gradients", xlabel="age of the gradient (steps)", ylabel="weight")
+    weight.set(title="Weight of past gradients", xlabel="age of the gradient (steps)", ylabel="weight h")
+    jump.set(title="A gradient that jumps to 1 during a run", xlabel="steps since the jump", ylabel="direction")
     first.set(
-        title="The first steps, bias correction included",
-        xlabel="step",
-        ylabel="direction / constant gradient",
+        title="A gradient of 1 from the very first step", xlabel="step", ylabel="direction, bias correction included"
     )
     gain.legend(frameon=False)
     weight.legend(frameon=False)
