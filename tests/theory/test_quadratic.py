@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from aimopt import (
     Secant,
     theory,
 )
-from aimopt.components import Correction, Filter
+from aimopt.components import Correction, Displacement, Filter, State, Step, Transfer
+from aimopt.corrections import Residual
 
 Make = Callable[[list[Tensor]], AIM]
 STILL: dict[str, Any] = dict(delta=1e-100, zeta=1.0)  # R = 1
@@ -239,3 +241,34 @@ def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:
 def test_a_rate_that_does_not_shrink() -> None:
     assert math.isinf(theory.Rate(1.0, 1.2).steps_per_digit)
     assert theory.Rate(1.0, 0.0).steps_per_digit == 0
+
+
+@dataclass(frozen=True)
+class Uphill(Filter):
+    """m = −g."""
+
+    pole = 0.0
+
+    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+        return -g, g
+
+    def transfer(self) -> Transfer:
+        return Transfer((-1.0,), (1.0,))
+
+
+@dataclass(frozen=True)
+class Third(Residual):
+    """The gradient at θ⁺, extrapolated from the last three."""
+
+    prediction = (3.0, -3.0, 1.0)
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return step.m
+
+
+def test_what_never_converges_and_what_is_not_analysed() -> None:
+    uphill = theory.quadratic(Uphill())
+    assert uphill.largest_stable == 0
+    assert math.isinf(uphill.best_rate(1, 10).factor)
+    with pytest.raises(ValueError, match="more than two gradients"):
+        theory.quadratic(EMA(), Third())
