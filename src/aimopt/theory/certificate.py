@@ -15,7 +15,7 @@ for an L-smooth objective, gradient variance σ², preconditioners within [ν_mi
 bias correction. Three things differ from the paper, each with a counterexample in docs/derivations.md:
 
 - **C_ε = 2[1+3(β1−γ)²]/(τβ1²)**: the paper's lacks the 1/β1² that dividing its recursion by (1+τ)β1² brings, and with
-  that constant the theorem is wrong.
+  that constant the bound is false.
 - **The free constants have a best choice in closed form**: τ = 1/β1 − 1, c2 = c1·C_θ. With c1 = a·β1(1−β1) all products
   stay finite at β1 = 0, where r has no memory and c1 = 0:
   c1·C_r = a(1−β1)²,  c1·C_θ = 6a(β1−γ)²L²,  c1·C_ε = 2a[1+3(β1−γ)²].
