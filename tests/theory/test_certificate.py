@@ -74,9 +74,15 @@ def test_on_quadratics_every_certified_step_obeys_the_drift_inequality(
     # The iterates stay where L(θ) ≤ V_0, so that ‖∇L‖² ≤ 2·L·V_0; twice that for what V_0 adds to L(θ_0).
     steepest = 2 * L * 2 * (curvatures * theta**2).sum().item()
     c = certified(
-        beta1, gamma, ratio, fraction=fraction, L=L, sigma2=0.0,
-        nu_min=1 / math.sqrt(1 + (delta**2 + 1e-200) * steepest), nu_max=1.0,
-    )  # fmt: skip
+        beta1,
+        gamma,
+        ratio,
+        fraction=fraction,
+        L=L,
+        sigma2=0.0,
+        nu_min=1 / math.sqrt(1 + (delta**2 + 1e-200) * steepest),
+        nu_max=1.0,
+    )
     assert c.feasible
     run = Run(c, theta, delta=delta + 1e-100, zeta=1.0)
 
@@ -122,9 +128,7 @@ class Logistic:
 
     def certified(self, beta1: float, gamma: float, ratio: float, delta: float) -> theory.Certificate:
         low = 1 / math.sqrt(1 + delta**2 * self.steepest**2)
-        return certified(
-            beta1, gamma, ratio, fraction=0.95, L=self.L, sigma2=self.sigma2, nu_min=low, nu_max=1.0
-        )  # fmt: skip
+        return certified(beta1, gamma, ratio, fraction=0.95, L=self.L, sigma2=self.sigma2, nu_min=low, nu_max=1.0)
 
 
 SETTINGS = [(0.9, 0.1, 0.01), (0.9, 0.0, 0.1), (0.5, 0.5, 0.0), (0.0, 0.0, 0.0), (0.0, 0.7, 0.2), (0.3, 1.5, 0.5)]
@@ -236,9 +240,7 @@ def test_the_constants_are_those_of_the_proof(
     beta1: float, gamma: float, ratio: float, L: float, nu_max: float, kappa: float, fraction: float, sigma2: float
 ) -> None:
     """The appendix's formulas from (τ, c1, c2), with the corrected C_ε; where β1 = 0, its limit."""
-    c = certified(
-        beta1, gamma, ratio, fraction=fraction, L=L, sigma2=sigma2, nu_min=kappa * nu_max, nu_max=nu_max
-    )  # fmt: skip
+    c = certified(beta1, gamma, ratio, fraction=fraction, L=L, sigma2=sigma2, nu_min=kappa * nu_max, nu_max=nu_max)
     assert c.feasible
     assert c.d1 > 0
     assert c.d2 > 0
@@ -246,8 +248,16 @@ def test_the_constants_are_those_of_the_proof(
     assert c.c1 >= 0
     if beta1 == 0:
         assert (c.tau, c.c1) == (math.inf, 0.0)
-        near = certified(1e-9, gamma if gamma >= 0 else 1e-9, ratio, fraction=fraction, L=L, sigma2=sigma2,
-                         nu_min=kappa * nu_max, nu_max=nu_max)  # fmt: skip
+        near = certified(
+            1e-9,
+            gamma if gamma >= 0 else 1e-9,
+            ratio,
+            fraction=fraction,
+            L=L,
+            sigma2=sigma2,
+            nu_min=kappa * nu_max,
+            nu_max=nu_max,
+        )
         for name in ("c2", "d2", "C_v"):
             assert getattr(c, name) == pytest.approx(getattr(near, name), rel=1e-4, abs=1e-9 * c.C_v)
         return
@@ -366,7 +376,7 @@ def test_an_infeasible_setting_says_which_condition_fails(lr: float, words: str)
         (lambda: of(aimopt.Lion([torch.zeros(1, requires_grad=True)])), "linear geometries"),
         (lambda: of(EMA()), "pass lr="),
     ],
-)  # fmt: skip
+)
 def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()

@@ -68,9 +68,7 @@ def test_the_red_line_of_the_stability_map_is_the_edge() -> None:
     ]
     vertices = np.concatenate([path.vertices for path in red.get_paths()])
     for gamma, h in vertices[:: max(len(vertices) // 15, 1)]:
-        one = theory.quadratic(
-            aimopt.GradientDifference(0.9, float(max(gamma, 0))), aimopt.FixedPoint(ell_ratio=0.01)
-        )  # fmt: skip
+        one = theory.quadratic(aimopt.GradientDifference(0.9, float(max(gamma, 0))), aimopt.FixedPoint(ell_ratio=0.01))
         assert one.largest_stable == pytest.approx(h, rel=0.05)
     assert pictures.stability(beta1=0.0).axes  # without an average there is no ν to show
 

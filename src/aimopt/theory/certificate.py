@@ -25,7 +25,7 @@ bias correction. Three things differ from the paper, each with a counterexample 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aimopt.components import Correction
 from aimopt.theory.subjects import Source, subject
@@ -125,22 +125,22 @@ def certificate(
     given = Certificate(L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma)
     low, high, why = _weights(given)
     if why:
-        return Certificate(L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma, why)
+        return replace(given, why=why)
     # Everything in the bound grows with a; d1 > 0 wants a little more than the smallest.
     a = low + _ABOVE * min(high - low, lr * nu_max / (1 - beta1) ** 2)
-    b2, n2 = (beta1 - gamma) ** 2, nu_max**2
-    c2 = 6 * a * b2 * L**2
-    length = 3 * (c2 + L / 2)  # what a squared step costs, three ways
-    return Certificate(
-        L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma, "",
+    spread, rest = (beta1 - gamma) ** 2, lr - ell
+    c2 = 6 * a * spread * L**2
+    length = 3 * (c2 + L / 2) * nu_max**2  # what the squares of the three terms of a step cost
+    return replace(
+        given,
         tau=1 / beta1 - 1 if beta1 else math.inf,
         c1=a * beta1 * (1 - beta1),
         c2=c2,
-        d1=a * (1 - beta1) ** 2 - (lr - ell) * nu_max / 2 - length * (lr - ell) ** 2 * n2,
-        d2=lr * nu_min / 2 - length * lr**2 * n2,
-        C_v=2 * a * (1 + 3 * b2) + ell * nu_max / 2 + length * ell**2 * n2,
+        d1=a * (1 - beta1) ** 2 - rest * nu_max / 2 - length * rest**2,
+        d2=lr * nu_min / 2 - length * lr**2,
+        C_v=2 * a * (1 + 3 * spread) + ell * nu_max / 2 + length * ell**2,
         weight=a,
-    )  # fmt: skip
+    )
 
 
 def _weights(c: Certificate) -> tuple[float, float, str]:
@@ -149,28 +149,23 @@ def _weights(c: Certificate) -> tuple[float, float, str]:
     rest, step = c.lr - c.ell, c.nu_max * (c.lr - c.ell)
     room1 = (1 - c.beta1) ** 2 - spread * rest**2
     room2 = c.lr * c.nu_min / 2 - 1.5 * c.L * (c.lr * c.nu_max) ** 2
-    limit = largest_stable_lr(
-        L=c.L, nu_min=c.nu_min, nu_max=c.nu_max, ell_ratio=c.ell / c.lr, beta1=c.beta1, gamma=c.gamma
-    )
-    advice = f"lower lr below {limit:.4g} (at the same ell/lr)"
+    low = high = 0.0
     if room2 <= 0:
         most = c.nu_min / (3 * c.L * c.nu_max**2)
-        return (
-            0,
-            0,
-            f"d2 > 0 fails for every c1, c2: lr={c.lr:g} is not below ν_min/(3·L·ν_max²) = {most:.4g}; {advice}",
-        )
-    if room1 <= 0:
+        why = f"d2 > 0 fails for every c1, c2: lr={c.lr:g} is not below ν_min/(3·L·ν_max²) = {most:.4g}"
+    elif room1 <= 0:
         most = (1 - c.beta1) / math.sqrt(spread)
-        return 0, 0, (
-            f"d1 > 0 fails for every c1, c2: lr − ell = {rest:g} is not below "
-            f"(1−β1)/(√18·|β1−γ|·L·ν_max) = {most:.4g}; {advice}"
-        )  # fmt: skip
-    low = (step / 2 + 1.5 * c.L * step**2) / room1
-    high = room2 / (spread * c.lr**2) if spread else math.inf
-    if low >= high:
-        return 0, 0, f"d1 > 0 wants c2 large and d2 > 0 wants it small, and none is both; {advice}"
-    return low, high, ""
+        condition = f"lr − ell = {rest:g} is not below (1−β1)/(√18·|β1−γ|·L·ν_max) = {most:.4g}"
+        why = f"d1 > 0 fails for every c1, c2: {condition}"
+    else:
+        low = (step / 2 + 1.5 * c.L * step**2) / room1
+        high = room2 / (spread * c.lr**2) if spread else math.inf
+        why = "" if low < high else "d1 > 0 wants c2 large and d2 > 0 wants it small, and none is both"
+    if why:
+        shape = dict(L=c.L, nu_min=c.nu_min, nu_max=c.nu_max, beta1=c.beta1, gamma=c.gamma)
+        limit = largest_stable_lr(**shape, ell_ratio=c.ell / c.lr)
+        why = f"{why}; lower lr below {limit:.4g} (at the same ell/lr)"
+    return low, high, why
 
 
 def largest_stable_lr(
@@ -214,9 +209,15 @@ def certificate_of(
     if math.isnan(seen.lr):
         raise ValueError(f"{seen.name} has no learning rate here: pass lr=…")
     return certificate(
-        L=L, sigma2=sigma2, nu_min=nu_min, nu_max=nu_max, lr=seen.rate, ell=seen.ratio * seen.rate,
-        beta1=0.0 - sum(decays), gamma=0.0 if abs(gamma) < 1e-12 else gamma,
-    )  # fmt: skip
+        L=L,
+        sigma2=sigma2,
+        nu_min=nu_min,
+        nu_max=nu_max,
+        lr=seen.rate,
+        ell=seen.ratio * seen.rate,
+        beta1=0.0 - sum(decays),
+        gamma=0.0 if abs(gamma) < 1e-12 else gamma,
+    )
 
 
 def _check(**given: float) -> None:
