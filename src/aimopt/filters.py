@@ -224,21 +224,19 @@ class ScheduledNesterov(Filter):
         """The scheduled momentum of step t."""
         return self.beta * (1 - 0.5 * 0.96 ** (t * self.momentum_decay))
 
-    def coefficients(self, mu: Any, mu_next: Any, product: Any) -> Coefficients:
-        """The filter at a step of momentum μₜ before one of μₜ₊₁; `product` is that of all so far."""
-        of_g = (1 - mu) / (1 - product)
-        of_e = mu_next / (1 - product * mu_next)
-        decay, intake = self.beta, 1 - self.beta
-        return Coefficients(decay, intake, of_e * decay, of_g + of_e * intake)
-
     def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
         mu, mu_next = self.mu(t), self.mu(t + 1)
         product = state["mu_product"].mul_(mu)
-        return _read_and_advance(state["exp_avg"], g, self.coefficients(mu, mu_next, product)), g
+        of_g = (1 - mu) / (1 - product)
+        of_e = mu_next / (1 - product * mu_next)
+        decay, intake = self.beta, 1 - self.beta
+        return _read_and_advance(
+            state["exp_avg"], g, Coefficients(decay, intake, of_e * decay, of_g + of_e * intake)
+        ), g
 
     def transfer(self) -> Transfer:
-        last = self.mu(1e18)  # not infinity: a decay of the schedule of zero keeps μ where it starts
-        return self.coefficients(last, last, 0.0).transfer()
+        """Once the product of all μ is nothing, m = μ·e + (1−μ)·g with the μ at which the schedule ends."""
+        return QuasiHyperbolic(self.beta, self.mu(1e18)).transfer()  # a schedule of decay 0 has no μ at infinity
 
 
 @dataclass(frozen=True)

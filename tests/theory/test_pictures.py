@@ -166,11 +166,20 @@ def test_nothing_to_run_gets_a_sentence() -> None:
         trajectories(PROBLEMS["beale"], steps=0)
 
 
-def test_without_matplotlib_there_is_theory_but_no_picture() -> None:
+def test_without_scipy_there_is_help_and_without_matplotlib_theory() -> None:
+    """In a fresh interpreter: the commands are listed, and what is missing is said when it is needed."""
     code = """
 import sys
-sys.modules["matplotlib"] = None
+sys.modules["scipy"] = None
 from aimopt import EMA, theory
+from aimopt.theory.commands import main
+try:
+    theory.response
+except ImportError as error:
+    print(error)
+print(main(["response", "radar"]))
+del sys.modules["scipy"]
+sys.modules["matplotlib"] = None
 from aimopt.theory import pictures
 print(theory.response(EMA(0.9)).nu)
 try:
@@ -179,4 +188,10 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["1.0", "pictures need matplotlib: pip install 'aimopt[theory]'"]
+    assert done.stdout.splitlines() == [
+        "aimopt.theory needs scipy: pip install 'aimopt[theory]'",
+        "2",
+        "1.0",
+        "pictures need matplotlib: pip install 'aimopt[theory]'",
+    ]
+    assert done.stderr == "aimopt response needs scipy: pip install 'aimopt[theory]'\n"

@@ -6,18 +6,18 @@
     theory.estimate(model, loss, data, optimizer)        what that theorem asks for, measured on a model
 
 Print any of them. Everything is read from the components the optimizer runs, and held to real runs by the tests;
-`aimopt.theory.pictures` draws it. Needs `pip install 'aimopt[theory]'`.
+`aimopt.theory.pictures` draws it. Needs `pip install 'aimopt[theory]'`, but not before one of these names is used: the
+command line lists its commands without.
 """
 
-try:
-    import scipy  # noqa: F401, and with it numpy
-except ImportError as error:  # pragma: no cover
-    raise ImportError("aimopt.theory needs numpy and scipy: pip install 'aimopt[theory]'") from error
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from aimopt.theory.certificate import Certificate, certificate, certificate_of, largest_stable_lr
-from aimopt.theory.estimate import Estimate, estimate
-from aimopt.theory.quadratic import Comparison, Quadratic, Rate, compare, quadratic
-from aimopt.theory.response import FirstSteps, Grid, Response, response
+if TYPE_CHECKING:
+    from aimopt.theory.estimates import Estimate, estimate
+    from aimopt.theory.frequency import FirstSteps, Grid, Response, response
+    from aimopt.theory.lyapunov import Certificate, certificate, certificate_of, largest_stable_lr
+    from aimopt.theory.quadratics import Comparison, Quadratic, Rate, compare, quadratic
 
 __all__ = [
     "Certificate",
@@ -36,3 +36,16 @@ __all__ = [
     "quadratic",
     "response",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in ("frequency", "quadratics", "lyapunov", "estimates"):
+        try:
+            found = getattr(import_module(f"{__name__}.{module}"), name, None)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"aimopt.theory needs {error.name}: pip install 'aimopt[theory]'") from error
+        if found is not None:
+            return found
+    raise AssertionError(f"{name} is in __all__ and in no module")

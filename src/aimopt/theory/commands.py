@@ -4,7 +4,8 @@
     aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --lr 5e-3              certificate.png
     aimopt trajectories rosenbrock                                        rosenbrock.gif
 
-A mistake is one sentence on stderr and exit code 2. `add_to` puts the commands into a program, here that of `main`.
+A mistake is one sentence on stderr and exit code 2. `add_to` puts the commands into a program, here that of `main`;
+what they need beyond torch is imported when they run.
 """
 
 import argparse
@@ -19,11 +20,6 @@ import torch
 from aimopt.aim import AIM
 from aimopt.components import Parts
 from aimopt.optimizers import available, create
-from aimopt.theory import pictures
-from aimopt.theory.certificate import certificate, largest_stable_lr
-from aimopt.theory.quadratic import quadratic
-from aimopt.theory.response import response
-from aimopt.theory.trajectories import PROBLEMS, trajectories
 
 
 def add_to(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,6 +49,9 @@ def _command(
     def run(arguments: argparse.Namespace) -> int:
         try:
             work(arguments)
+        except ModuleNotFoundError as error:
+            print(f"aimopt {name} needs {error.name}: pip install 'aimopt[theory]'", file=sys.stderr)
+            return 2
         except (ValueError, ImportError, OSError, NotImplementedError) as error:
             print(f"aimopt {name}: {error}", file=sys.stderr)
             return 2
@@ -94,6 +93,8 @@ def _add_response(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _response(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import pictures, response
+
     chosen = dict(_assignment(text) for text in arguments.set)
     built = {name: _build(name, arguments.lr, chosen) for name in arguments.optimizers}
     unused = set(chosen).difference(*(_arguments(optimizer) for optimizer in built.values()))
@@ -107,6 +108,8 @@ def _response(arguments: argparse.Namespace) -> None:
 
 
 def _edge(optimizer: AIM) -> str:
+    from aimopt.theory import quadratic
+
     geometry = Parts.from_group(optimizer.param_groups[0]).geometry
     if not geometry.linear:
         return f"— ({type(geometry).__name__} is not linear)"
@@ -159,6 +162,8 @@ def _add_certify(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _certify(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import certificate, largest_stable_lr, pictures
+
     shape = {name: getattr(arguments, name) for name in ("L", "nu_min", "nu_max", "beta1", "gamma")}
     if not arguments.batch > 0:
         raise ValueError(f"--batch must be a number > 0, got {arguments.batch:g}")
@@ -183,13 +188,16 @@ def _add_trajectories(subparsers: "argparse._SubParsersAction[argparse.ArgumentP
         "aimopt trajectories beale --steps 200 --picture beale.gif",
         _trajectories,
     )
-    parser.add_argument("problem", help=f"one of {', '.join(PROBLEMS)}")
+    parser.add_argument("problem", help="rosenbrock, beale or valley")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0, help="of the gradient noise")
     parser.add_argument("--picture", type=Path, help="a GIF (default: the name of the problem), or PNG, PDF, SVG")
 
 
 def _trajectories(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import pictures
+    from aimopt.theory.trajectories import PROBLEMS, trajectories
+
     if arguments.problem not in PROBLEMS:
         raise ValueError(f"no problem is called {arguments.problem!r}; known are {', '.join(PROBLEMS)}")
     path = arguments.picture or Path(f"{arguments.problem}.gif")

@@ -17,9 +17,9 @@ import numpy as np
 
 from aimopt.corrections import FixedPoint
 from aimopt.filters import GradientDifference
-from aimopt.theory.certificate import Certificate, largest_stable_lr
-from aimopt.theory.quadratic import quadratic
-from aimopt.theory.response import response as response_of
+from aimopt.theory.frequency import response as response_of
+from aimopt.theory.lyapunov import Certificate, largest_stable_lr
+from aimopt.theory.quadratics import quadratic
 from aimopt.theory.subjects import Source
 from aimopt.theory.trajectories import GEOMETRIES, Trajectories
 

@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from aimopt.aim import AIM
 from aimopt.components import Parts
 from aimopt.moves import gradient, working
-from aimopt.theory.certificate import Certificate, certificate, certificate_of
+from aimopt.theory.lyapunov import Certificate, certificate, certificate_of
 
 Loss = Callable[[Any, Tensor], Tensor]
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
