@@ -60,7 +60,7 @@ def _command(
     parser = subparsers.add_parser(
         name,
         help=summary,
-        description=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,7 +76,7 @@ def _add_response(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
     parser = _command(
         subparsers,
         "response",
-        "The frequency response of optimizers: what their momentum does to the gradient.",
+        "the frequency response of optimizers: what their momentum does to the gradient",
         "aimopt response radar adamw nadam --set gamma=0.3 --picture response.png",
         _response,
     )
@@ -143,7 +143,7 @@ def _add_certify(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = _command(
         subparsers,
         "certify",
-        "Theorem 2 of the paper at a setting: is it certified, and what is promised?",
+        "Theorem 2 of the paper at a setting: whether it is certified, and what is promised",
         "aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --nu-max 1 --lr 5e-3 --ell-ratio 0.01 --batch 32",
         _certify,
     )
@@ -184,7 +184,7 @@ def _add_trajectories(subparsers: "argparse._SubParsersAction[argparse.ArgumentP
     parser = _command(
         subparsers,
         "trajectories",
-        "The cells of the design space over a surface, each at its best learning rate.",
+        "the cells of the design space over a surface, each at its best learning rate",
         "aimopt trajectories beale --steps 200 --picture beale.gif",
         _trajectories,
     )
