@@ -60,9 +60,9 @@ def test_certify_what_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_trajectories(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trajectories", "beale", "--steps", "5", "--picture", "b.png"]) == 0
+    assert main(["trajectories", "beale", "--steps", "3", "--picture", "b.png"]) == 0
     out = capsys.readouterr().out
-    assert "Beale's function, 5 steps" in out
+    assert "Beale's function, 3 steps" in out
     assert "RADAR" in out
     assert width("b.png") > 1000
     assert main(["trajectories", "valley", "--steps", "2"]) == 0

@@ -104,7 +104,7 @@ class Quadratic:
     @property
     def largest_stable(self) -> float:
         """The h = η·λ/R below which every curvature converges: infinite where none diverges."""
-        grid = np.geomspace(1e-4, 1e8, 2401)
+        grid = np.geomspace(1e-4, 1e8, 1201)
         stable = self.spectral_radius(grid) < 1
         if stable.all():
             return math.inf
@@ -119,7 +119,7 @@ class Quadratic:
         chosen = self.subject.lr if lr is None else lr
         if not chosen > 0:
             raise ValueError(f"{self.name} has no learning rate here: pass lr=…, or ask for best_rate")
-        return Rate(chosen, float(self.spectral_radius(chosen * np.geomspace(mu, L, 400)).max()))
+        return Rate(chosen, float(self.spectral_radius(chosen * np.geomspace(mu, L, 300)).max()))
 
     def best_rate(self, mu: float, L: float) -> Rate:
         """The learning rate whose slowest factor over curvatures from μ to L is smallest, ℓ/η held."""
@@ -127,7 +127,7 @@ class Quadratic:
         edge = min(self.largest_stable, 1e4)
         if edge == 0:
             return Rate(math.nan, math.inf)
-        coarse = np.geomspace(edge / L * 1e-3, edge / L, 200)
+        coarse = np.geomspace(edge / L * 1e-3, edge / L, 150)
         found = np.array([self.rate(mu, L, lr).factor for lr in coarse])
         best = int(found.argmin())
         low, high = coarse[max(best - 1, 0)], coarse[min(best + 1, len(coarse) - 1)]
