@@ -127,6 +127,13 @@ class Component(ABC):
             raise ValueError(f"{type(self).__name__}: {name} must be one of {list(choices)}, got {value!r}")
 
 
+class Transfer(NamedTuple):
+    """A linear filter in the long run: H(z) = Σ numerator[i]·z⁻ⁱ / Σ denominator[i]·z⁻ⁱ."""
+
+    numerator: tuple[float, ...]
+    denominator: tuple[float, ...]
+
+
 class Filter(Component):
     """Turns the stream of gradients into the multiplier m."""
 
@@ -145,6 +152,10 @@ class Filter(Component):
     @abstractmethod
     def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
         """Advance the state by one gradient; return m and the gradient the geometry should see."""
+
+    def transfer(self) -> Transfer:
+        """From the gradient to m once bias correction has worn off: what `aimopt.theory` knows of a filter."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it does in the long run: define transfer()")
 
 
 class Geometry(Component):
@@ -169,6 +180,7 @@ class Correction(Component):
 
     axis = "correction"
     joint: ClassVar[bool] = False  # it solves for all parameters at once, which takes a linear P
+    prediction: ClassVar[tuple[float, ...]] = (1.0,)  # ĝ, as weights of g, g_prev, …
 
     @property
     def evaluations(self) -> int:

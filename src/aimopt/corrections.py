@@ -104,6 +104,8 @@ class FixedPoint(Residual):
 class Secant(Residual):
     """The gradient at θ⁺ is predicted by extrapolating the last two: 2g − g_prev."""
 
+    prediction = (2.0, -1.0)
+
     def buffers(self) -> dict[str, Initial]:
         return {PREVIOUS_GRADIENT: first_gradient}
 

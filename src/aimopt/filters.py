@@ -16,7 +16,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from aimopt.components import PREVIOUS_GRADIENT, Filter, Initial, State, Step, first_gradient, scalar_one, zeros
+from aimopt.components import (
+    PREVIOUS_GRADIENT,
+    Filter,
+    Initial,
+    State,
+    Step,
+    Transfer,
+    first_gradient,
+    scalar_one,
+    zeros,
+)
 from aimopt.tensors import mix
 
 
@@ -27,6 +37,10 @@ class Coefficients(NamedTuple):
     intake: float
     old: Any  # numbers; tensors where the step count is one
     new: Any
+
+    def transfer(self) -> Transfer:
+        """What these do when they stay: e is g delayed by one, H(z) = new + old·intake·z⁻¹/(1 − decay·z⁻¹)."""
+        return Transfer((self.new, self.old * self.intake - self.new * self.decay), (1.0, -self.decay))
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,9 @@ class OnePole(Filter):
 
     def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
+
+    def transfer(self) -> Transfer:
+        return self.coefficients(math.inf).transfer()
 
 
 def _read_and_advance(e: Tensor, g: Tensor, c: Coefficients) -> Tensor:
@@ -218,6 +235,10 @@ class ScheduledNesterov(Filter):
             state["exp_avg"], g, Coefficients(decay, intake, of_e * decay, of_g + of_e * intake)
         ), g
 
+    def transfer(self) -> Transfer:
+        """Once the product of all μ is nothing, m = μ·e + (1−μ)·g with the μ at which the schedule ends."""
+        return QuasiHyperbolic(self.beta, self.mu(1e18)).transfer()  # a schedule of decay 0 has no μ at infinity
+
 
 @dataclass(frozen=True)
 class AdanPair(Filter):
@@ -248,3 +269,10 @@ class AdanPair(Filter):
         c1 = 1 - beta**t if self.bias_correction else 1.0
         c2 = 1 - beta_d**t if self.bias_correction else 1.0
         return mix(average, 1 / c1, trend, beta_d / c2), g + difference * beta_d
+
+    def transfer(self) -> Transfer:
+        """(1−β)/(1−βz⁻¹) + β₂·(1−β₂)(1−z⁻¹)/(1−β₂z⁻¹), on one denominator."""
+        beta, beta_d = self.beta, self.beta_difference
+        weight = beta_d * (1 - beta_d)
+        numerator = (1 - beta + weight, -(1 - beta) * beta_d - weight * (1 + beta), weight * beta)
+        return Transfer(numerator, (1.0, -beta - beta_d, beta * beta_d))

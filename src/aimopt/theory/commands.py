@@ -1,0 +1,210 @@
+"""The theory on the command line: each command prints a table and writes a picture.
+
+    aimopt response radar adamw lion                                      response.png
+    aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --lr 5e-3              certificate.png
+    aimopt trajectories rosenbrock                                        rosenbrock.gif
+
+A mistake is one sentence on stderr and exit code 2. `add_to` puts the commands into a program, here that of `main`;
+what they need beyond torch is imported when they run.
+"""
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aimopt.aim import AIM
+from aimopt.components import Parts
+from aimopt.optimizers import available, create
+
+
+def add_to(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands response, certify and trajectories; each sets `run`, which takes the parsed arguments."""
+    _add_response(subparsers)
+    _add_certify(subparsers)
+    _add_trajectories(subparsers)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of this file alone: `python -m aimopt.theory.commands response radar`."""
+    parser = argparse.ArgumentParser(prog="aimopt", description="Theory you can run.")
+    add_to(parser.add_subparsers(dest="command", required=True))
+    arguments = parser.parse_args(argv)
+    return int(arguments.run(arguments))
+
+
+def _command(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    example: str,
+    work: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    """A command whose help ends with an example, and whose mistakes are sentences."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        try:
+            work(arguments)
+        except ModuleNotFoundError as error:
+            print(f"aimopt {name} needs {error.name}: pip install 'aimopt[theory]'", file=sys.stderr)
+            return 2
+        except (ValueError, ImportError, OSError, NotImplementedError) as error:
+            print(f"aimopt {name}: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _wrote(path: Path) -> None:
+    print(f"\nwrote {path}")
+
+
+def _add_response(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        subparsers,
+        "response",
+        "the frequency response of optimizers: what their momentum does to the gradient",
+        "aimopt response radar adamw nadam --set gamma=0.3 --picture response.png",
+        _response,
+    )
+    parser.add_argument("optimizers", nargs="+", metavar="optimizer", help=f"any of {', '.join(available())}")
+    parser.add_argument("--lr", type=float, help="learning rate; matters only where ell is a fixed number")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a hyperparameter, for those of the optimizers that have it (betas=0.9,0.999)",
+    )
+    parser.add_argument("--picture", type=Path, default=Path("response.png"), help="PNG, PDF or SVG to write")
+
+
+def _response(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import pictures, response
+
+    chosen = dict(_assignment(text) for text in arguments.set)
+    built = {name: _build(name, arguments.lr, chosen) for name in arguments.optimizers}
+    unused = set(chosen).difference(*(_arguments(optimizer) for optimizer in built.values()))
+    if unused:
+        raise ValueError(f"none of {', '.join(built)} has {', '.join(sorted(unused))}; check the spelling of --set")
+    sources = {type(optimizer).__name__: optimizer for optimizer in built.values()}
+    print("\n\n".join(str(response(optimizer)) for optimizer in sources.values()))
+    stable = [f"  {name:<18} {_edge(one)}" for name, one in sources.items()]
+    print("\n".join(["\nstable on a quadratic while ηλ/R is below", *stable]))
+    _wrote(pictures.save(pictures.response(sources), arguments.picture))
+
+
+def _edge(optimizer: AIM) -> str:
+    from aimopt.theory import quadratic
+
+    geometry = Parts.from_group(optimizer.param_groups[0]).geometry
+    if not geometry.linear:
+        return f"— ({type(geometry).__name__} is not linear)"
+    return f"{quadratic(optimizer).largest_stable:.4g}"
+
+
+def _build(name: str, lr: float | None, chosen: dict[str, Any]) -> AIM:
+    """The optimizer over one small matrix, with those of the chosen hyperparameters that it has."""
+    params = [torch.zeros(2, 2, requires_grad=True)]
+    plain = create(name, params)
+    own = {key: value for key, value in {"lr": lr, **chosen}.items() if key in _arguments(plain) and value is not None}
+    return create(name, params, **own)
+
+
+def _arguments(optimizer: AIM) -> set[str]:
+    return set(inspect.signature(type(optimizer)).parameters)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    try:
+        numbers = [float(number) for number in value.split(",")]
+    except ValueError:
+        numbers = []
+    if not (name and equals and numbers):
+        raise ValueError(f"--set takes NAME=NUMBER or NAME=NUMBER,NUMBER, got {text!r}")
+    return name, numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
+def _add_certify(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        subparsers,
+        "certify",
+        "Theorem 2 of the paper at a setting: whether it is certified, and what is promised",
+        "aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --nu-max 1 --lr 5e-3 --ell-ratio 0.01 --batch 32",
+        _certify,
+    )
+    number: dict[str, Any] = dict(type=float, metavar="X")
+    parser.add_argument("--L", required=True, help="largest curvature of the objective", **number)
+    parser.add_argument("--sigma2", default=0.0, help="variance of single-sample gradients", **number)
+    parser.add_argument("--nu-min", default=1.0, help="smallest 1/R (1 without preconditioner)", **number)
+    parser.add_argument("--nu-max", default=1.0, help="largest 1/R", **number)
+    parser.add_argument("--lr", required=True, help="η", **number)
+    parser.add_argument("--ell-ratio", default=0.01, help="ℓ/η", **number)
+    parser.add_argument("--beta1", default=0.9, **number)
+    parser.add_argument("--gamma", default=0.1, **number)
+    parser.add_argument("--batch", default=32.0, help="batch size", **number)
+    parser.add_argument("--start", default=1.0, help="V₀ − L*, how far above its minimum the run starts", **number)
+    parser.add_argument("--picture", type=Path, default=Path("certificate.png"), help="PNG, PDF or SVG to write")
+
+
+def _certify(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import certificate, largest_stable_lr, pictures
+
+    shape = {name: getattr(arguments, name) for name in ("L", "nu_min", "nu_max", "beta1", "gamma")}
+    if not arguments.batch > 0:
+        raise ValueError(f"--batch must be a number > 0, got {arguments.batch:g}")
+    limit = largest_stable_lr(**shape, ell_ratio=arguments.ell_ratio)
+    c = certificate(**shape, sigma2=arguments.sigma2, lr=arguments.lr, ell=arguments.ell_ratio * arguments.lr)
+    print(c)
+    print(f"\nlargest certified learning rate at this ℓ/η: {limit:.6g}")
+    if c.feasible:
+        print(f"\n  {'steps':>9}  {'mean of ‖∇L‖² is at most':>25}")
+        for power in range(2, 8):
+            print(f"  {10**power:>9}  {arguments.start / (c.d2 * 10**power) + c.floor(arguments.batch):>25.4g}")
+        print(f"  {'for ever':>9}  {c.floor(arguments.batch):>25.4g}")
+    figure = pictures.certificate(c, arguments.start, arguments.batch)
+    _wrote(pictures.save(figure, arguments.picture))
+
+
+def _add_trajectories(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        subparsers,
+        "trajectories",
+        "the cells of the design space over a surface, each at its best learning rate",
+        "aimopt trajectories beale --steps 200 --picture beale.gif",
+        _trajectories,
+    )
+    parser.add_argument("problem", help="rosenbrock, beale or valley")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=0, help="of the gradient noise")
+    parser.add_argument("--picture", type=Path, help="a GIF (default: the name of the problem), or PNG, PDF, SVG")
+
+
+def _trajectories(arguments: argparse.Namespace) -> None:
+    from aimopt.theory import pictures
+    from aimopt.theory.trajectories import PROBLEMS, trajectories
+
+    if arguments.problem not in PROBLEMS:
+        raise ValueError(f"no problem is called {arguments.problem!r}; known are {', '.join(PROBLEMS)}")
+    path = arguments.picture or Path(f"{arguments.problem}.gif")
+    run = trajectories(PROBLEMS[arguments.problem], arguments.steps, seed=arguments.seed)
+    print(run)
+    _wrote(pictures.animate(run, path) if path.suffix == ".gif" else pictures.save(pictures.paths(run), path))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
