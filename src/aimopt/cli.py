@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from aimopt import __version__
 from aimopt.bench import commands as bench
+from aimopt.theory import commands as theory
 
-COMMANDS = (bench,)
+COMMANDS = (bench, theory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
