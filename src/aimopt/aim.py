@@ -12,8 +12,9 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, NoReturn, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -291,24 +292,26 @@ class AIM(Optimizer):
         else:
             self._warn_of_ell(group, parts)
         buffers = parts.buffers()
+        # List by list rather than parameter by parameter: with many small tensors this is most of a fused step.
+        grads = [p.grad for p in group["params"]]
+        params += [p for p, grad in zip(group["params"], grads, strict=True) if grad is not None]
+        if any(grad.is_sparse for grad in grads if grad is not None):
+            self._refuse_sparse(group)
         state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
-        for i, p in enumerate(group["params"]):
-            grad = p.grad
-            if grad is None:
-                continue
-            if grad.is_sparse:
-                raise RuntimeError(
-                    f"{type(self).__name__} does not support sparse gradients, and {parameter_name(group, i)} has one; "
-                    "make its layer with sparse=False or give it to torch.optim.SparseAdam"
-                )
-            state = self.state[p]
-            try:
-                tensors += state_of(state)
-            except KeyError:
+        try:
+            tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
+        except KeyError:
+            for p in params:
                 scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
-                _begin(state, p, group, buffers, scalars, getattr(self, "grad_scale", None))
-                tensors += state_of(state)
-            params.append(p)
+                _begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
+                tensors += state_of(self.state[p])
+
+    def _refuse_sparse(self, group: dict[str, Any]) -> NoReturn:
+        i = next(i for i, p in enumerate(group["params"]) if p.grad is not None and p.grad.is_sparse)
+        raise RuntimeError(
+            f"{type(self).__name__} does not support sparse gradients, and {parameter_name(group, i)} has one; "
+            "make its layer with sparse=False or give it to torch.optim.SparseAdam"
+        )
 
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
@@ -408,6 +411,8 @@ def _begin(
     grad_scale: Tensor | None,
 ) -> None:
     """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
+    if state.keys() >= {"step", *buffers}:
+        return
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
     assert p.grad is not None
     raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale

@@ -20,6 +20,7 @@ from aimopt.bench.shapes import MODELS, Shapes
 from aimopt.bench.timing import Ratio, aligned, in_turn, ratio
 from aimopt.kernels import cpu
 
+LARGE = ("gpt2", "resnet50")  # the others take milliseconds, and are timed more often
 LR = 1e-6  # many steps on the same gradient: they should not lead anywhere
 
 
@@ -154,7 +155,7 @@ def run(models: Sequence[str], rounds: int, progress: Callable[[str], None] = pr
     for model in models:
         for family in families():
             progress(f"{model}: {family.ours.name} beside {', '.join(peer.name for peer in family.peers)}")
-            rows += compare(model, MODELS[model](), family, rounds)
+            rows += compare(model, MODELS[model](), family, rounds * (1 if model in LARGE else 5))
     return rows
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Surveyor:
 
     def find(self, params: list[Tensor], ranks: list[int], state: list[Tensor]) -> Found:
         """Where everything is."""
-        grads = [cast(Tensor, p.grad) for p in params]
+        grads: list[Any] = [p.grad for p in params]
         if not all(map(_has_storage, {*map(type, params), *map(type, grads)})):
             params, grads, state = _localize(params, grads, state)
         own = params + state
