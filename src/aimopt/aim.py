@@ -5,40 +5,30 @@
         correction=FixedPoint(ell_ratio=0.01))                                                RADAR
     AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant())                 a cell nobody has named
 
-`AIM.step` gathers the parameters of each group, makes moves of them (`moves.py`) and lets those go; that is all.
+`AIM.step` gathers the parameters of each group (`gathering.py`), lets a kernel step those it can (`kernels/`), makes moves
+of the rest (`moves.py`) and lets these go; that is all.
 """
 
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn, TypedDict, cast
+from typing import Any, NoReturn, TypedDict
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT, _default_to_fused_or_foreach
+from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints
 from aimopt.checks import check_group, check_joint, check_part, parameter_name
-from aimopt.components import (
-    Correction,
-    Filter,
-    Geometry,
-    Initial,
-    Parts,
-    State,
-    Step,
-    first_gradient,
-    scalar_dtype,
-    scalar_one,
-)
+from aimopt.components import Correction, Filter, Geometry, Parts
 from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
+from aimopt.gathering import Gathered, begin, buckets
 from aimopt.kernels import FusedGroup, reads_found_inf
-from aimopt.moves import Attempt, Bucket, gradient, iterate, solve_quadratic, working
-from aimopt.tensors import TensorList
+from aimopt.moves import Attempt, iterate, solve_quadratic
 
 DIRECT = Direct()
 
@@ -54,34 +44,6 @@ class Execution(TypedDict, total=False):
     capturable: bool
     differentiable: bool
     skip_nonfinite: bool
-
-
-class Gathered(NamedTuple):
-    """The parameters of a group that have a gradient, and all that a step needs to know of them."""
-
-    position: int
-    group: dict[str, Any]
-    parts: Parts
-    params: list[Tensor]
-    ranks: list[int]  # their places in the group
-    state: list[Tensor]  # of one after the other: its step count, then its buffers
-
-    def only(self, indices: Sequence[int]) -> "Gathered":
-        """Some of the parameters."""
-        if len(indices) == len(self.params):
-            return self
-        width = 1 + len(self.parts.buffers())
-        return self._replace(
-            params=[self.params[i] for i in indices],
-            ranks=[self.ranks[i] for i in indices],
-            state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
-        )
-
-    def states(self) -> list[State]:
-        """The state of each parameter."""
-        names = ("step", *self.parts.buffers())
-        rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 class NonFinite(Exception):  # noqa: N818
@@ -212,7 +174,7 @@ class AIM(Optimizer):
             if any(g.parts.correction.joint or g.parts.correction.evaluations > 1 for g in gathered):
                 self._step_through(gathered, closure)
             else:
-                for index, bucket in _buckets(map(self._run_fused, gathered)):
+                for index, bucket in buckets(map(self._run_fused, gathered)):
                     move = bucket.move()
                     displacement = move.go()
                     bucket.store_params(move)
@@ -303,7 +265,7 @@ class AIM(Optimizer):
         except KeyError:
             for p in params:
                 scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
-                _begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
+                begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
                 tensors += state_of(self.state[p])
 
     def _refuse_sparse(self, group: dict[str, Any]) -> NoReturn:
@@ -340,7 +302,7 @@ class AIM(Optimizer):
 
         indexed: list[tuple[int, Attempt]] = []
         try:
-            for index, bucket in _buckets(gathered):
+            for index, bucket in buckets(gathered):
                 indexed.append((index, Attempt(bucket)))
             attempts = [attempt for _, attempt in indexed]
             if attempts:
@@ -400,63 +362,3 @@ def _spelled_out(optimizer: type[AIM]) -> inspect.Signature:
         of_aim = inspect.signature(AIM.__init__).parameters
         own[-1:] = [of_aim[name] for name in Execution.__annotations__]
     return inspect.Signature(own)
-
-
-def _begin(
-    state: State,
-    p: Tensor,
-    group: dict[str, Any],
-    buffers: dict[str, Initial],
-    scalars: torch.device,
-    grad_scale: Tensor | None,
-) -> None:
-    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
-    if state.keys() >= {"step", *buffers}:
-        return
-    state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
-    assert p.grad is not None
-    raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
-    seen = gradient(working(p), raw, group)
-    for name, initial in buffers.items():
-        if name in state:
-            continue
-        value = initial(seen if initial is first_gradient else seen.detach())
-        if initial is scalar_one:
-            state[name] = value.to(scalars)
-        else:
-            state[name] = torch.view_as_complex(value) if p.is_complex() else _kept(value, group)
-
-
-def _kept(value: Tensor, group: dict[str, Any]) -> Tensor:
-    """A buffer in the dtype that the group keeps its state in."""
-    return value if group["state_dtype"] is None else value.to(getattr(torch, group["state_dtype"]))
-
-
-def _buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
-    """Count the steps, and split every group into what can move together."""
-    for some in gathered:
-        if some.params:
-            states = some.states()
-            for same, t, many in _alike(some.group, some.params, [state["step"] for state in states]):
-                params, ranks = [some.params[i] for i in same], [some.ranks[i] for i in same]
-                own = [states[i] for i in same]
-                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many)
-
-
-def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
-    """Count the step, and say what moves together: (indices, step count, whether as a list)."""
-    torch._foreach_add_(steps, 1)
-    compiling = torch.compiler.is_compiling()
-    on_device = group["capturable"] or compiling
-    many = group["foreach"]
-    if many is None:
-        _, many = _default_to_fused_or_foreach(params, group["differentiable"] or compiling)
-    if not many:
-        for i, step in enumerate(steps):
-            yield [i], step if on_device else step.item(), False
-        return
-    alike: dict[Any, list[int]] = {}
-    for i, (p, step) in enumerate(zip(params, steps, strict=True)):
-        alike.setdefault((p.device, p.dtype, None if on_device else step.item()), []).append(i)
-    for (_, _, t), same in alike.items():
-        yield same, cast(Tensor, TensorList([steps[i] for i in same])) if on_device else t, True

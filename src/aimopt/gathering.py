@@ -1,0 +1,106 @@
+"""Gathering: what a step finds of a parameter group, and what of it can move together.
+
+    gathered = Gathered(position, group, parts, params, ranks, state)     all that has a gradient, for the kernels
+    buckets([gathered])                                                   split for the plain path, step counted
+
+`begin` makes the state of a parameter that has none yet.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from aimopt.components import Initial, Parts, State, Step, first_gradient, scalar_dtype, scalar_one
+from aimopt.moves import Bucket, gradient, working
+from aimopt.tensors import TensorList
+
+
+class Gathered(NamedTuple):
+    """The parameters of a group that have a gradient, and all that a step needs to know of them."""
+
+    position: int
+    group: dict[str, Any]
+    parts: Parts
+    params: list[Tensor]
+    ranks: list[int]  # their places in the group
+    state: list[Tensor]  # of one after the other: its step count, then its buffers
+
+    def only(self, indices: Sequence[int]) -> "Gathered":
+        """Some of the parameters."""
+        if len(indices) == len(self.params):
+            return self
+        width = 1 + len(self.parts.buffers())
+        return self._replace(
+            params=[self.params[i] for i in indices],
+            ranks=[self.ranks[i] for i in indices],
+            state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
+        )
+
+    def states(self) -> list[State]:
+        """The state of each parameter."""
+        names = ("step", *self.parts.buffers())
+        rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def begin(
+    state: State,
+    p: Tensor,
+    group: dict[str, Any],
+    buffers: dict[str, Initial],
+    scalars: torch.device,
+    grad_scale: Tensor | None,
+) -> None:
+    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
+    if state.keys() >= {"step", *buffers}:
+        return
+    state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
+    assert p.grad is not None
+    raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
+    seen = gradient(working(p), raw, group)
+    for name, initial in buffers.items():
+        if name in state:
+            continue
+        value = initial(seen if initial is first_gradient else seen.detach())
+        if initial is scalar_one:
+            state[name] = value.to(scalars)
+        else:
+            state[name] = torch.view_as_complex(value) if p.is_complex() else _kept(value, group)
+
+
+def _kept(value: Tensor, group: dict[str, Any]) -> Tensor:
+    """A buffer in the dtype that the group keeps its state in."""
+    return value if group["state_dtype"] is None else value.to(getattr(torch, group["state_dtype"]))
+
+
+def buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
+    """Count the steps, and split every group into what can move together."""
+    for some in gathered:
+        if some.params:
+            states = some.states()
+            for same, t, many in _alike(some.group, some.params, [state["step"] for state in states]):
+                params, ranks = [some.params[i] for i in same], [some.ranks[i] for i in same]
+                own = [states[i] for i in same]
+                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many)
+
+
+def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
+    """Count the step, and say what moves together: (indices, step count, whether as a list)."""
+    torch._foreach_add_(steps, 1)
+    compiling = torch.compiler.is_compiling()
+    on_device = group["capturable"] or compiling
+    many = group["foreach"]
+    if many is None:
+        _, many = _default_to_fused_or_foreach(params, group["differentiable"] or compiling)
+    if not many:
+        for i, step in enumerate(steps):
+            yield [i], step if on_device else step.item(), False
+        return
+    alike: dict[Any, list[int]] = {}
+    for i, (p, step) in enumerate(zip(params, steps, strict=True)):
+        alike.setdefault((p.device, p.dtype, None if on_device else step.item()), []).append(i)
+    for (_, _, t), same in alike.items():
+        yield same, cast(Tensor, TensorList([steps[i] for i in same])) if on_device else t, True
