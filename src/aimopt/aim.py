@@ -5,8 +5,8 @@
         correction=FixedPoint(ell_ratio=0.01))                                                RADAR
     AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant())                 a cell nobody has named
 
-`AIM.step` gathers the parameters of each group (`gathering.py`), lets a kernel step those it can (`kernels/`), makes moves
-of the rest (`moves.py`) and lets these go; that is all.
+`AIM.step` gathers the parameters of each group (`gathering.py`), lets a kernel step those it can (`kernels/`), makes
+moves of the rest (`moves.py`) and lets these go; that is all.
 """
 
 import inspect
