@@ -20,6 +20,7 @@ from aimopt import (
 from aimopt.components import Parts
 from aimopt.kernels import gpu, program_of, symbols
 from aimopt.kernels.program import Numbers
+from aimopt.kernels.tables import Surveyor
 from driving import NEEDS_MATRICES, advance, assert_same, flat, parameters, push
 from interpreting import (  # noqa: F401 (a fixture)
     PLAIN,
@@ -261,7 +262,8 @@ def test_memory_of_every_kind_is_reached_or_left() -> None:
     params = make()
     for p in params:
         p.grad = torch.zeros_like(p, memory_format=torch.contiguous_format)
-    plan = gpu.Plan(program_for(AdamW(params)), ("step", "exp_avg", "exp_avg_sq"), True)
+    program = program_for(AdamW(params))
+    plan = gpu.Plan(program, Surveyor(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE), True)
     state = [x for p in params for x in (torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p))]
     assert plan.run(params, list(range(5)), state, Numbers(0.1)) == [4]
 

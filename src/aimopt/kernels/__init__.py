@@ -20,7 +20,7 @@ from aimopt.components import Parts
 from aimopt.kernels import cpu, gpu
 from aimopt.kernels.program import Fusible, Numbers, Program, fuse
 from aimopt.kernels.symbols import Untraceable
-from aimopt.kernels.tables import TYPES
+from aimopt.kernels.tables import TYPES, Surveyor
 
 
 def status() -> dict[str, str]:
@@ -88,6 +88,7 @@ class FusedGroup:
     def __init__(self) -> None:
         self._made_of: tuple[Any, ...] = ()
         self._plan: cpu.Plan | gpu.Plan | None = None
+        self._surveyor: Surveyor | None = None
 
     def run(
         self,
@@ -108,9 +109,12 @@ class FusedGroup:
             self._made_of = made_of
             program = program_of(parts, group, scaled=grad_scale is not None)
             backend = _backend(params[0].device.type)
-            usable = not isinstance(program, str) and not isinstance(backend, str)
-            names = ("step", *parts.buffers())
-            self._plan = backend.Plan(program, names, group["stochastic_rounding"]) if usable else None
+            self._plan = None
+            if not (isinstance(program, str) or isinstance(backend, str)):
+                surveyor = Surveyor(program, ("step", *parts.buffers()), backend.DEVICE)
+                if surveyor != self._surveyor:  # a schedule of a hyperparameter changes the program, not the tensors
+                    self._surveyor = surveyor
+                self._plan = backend.Plan(program, self._surveyor, group["stochastic_rounding"])
         if self._plan is None:
             return range(len(params))
         return self._plan.run(params, ranks, state, Numbers(group["lr"], grad_scale, found_inf))

@@ -2,7 +2,7 @@
 
 library()                      the interpreter, built when the package was installed, or why there is none
 Compiled(program, types, …)    a program for streams of given dtypes
-Plan(program, names, …)        a parameter group's step: `run` takes the parameters that a kernel can reach
+Plan(program, surveyor, …)     a parameter group's step: `run` takes the parameters that a kernel can reach
 """
 
 import ctypes
@@ -134,12 +134,11 @@ def _with_conversions(program: Program, types: tuple[int, ...], math: int, stoch
 class Plan:
     """The step of one parameter group."""
 
-    def __init__(self, program: Program, names: Sequence[str], stochastic: bool):
-        """`names` is the order in which `run` gets the state of a parameter, its step count first."""
+    def __init__(self, program: Program, surveyor: Surveyor, stochastic: bool):
         lib = library()
         assert isinstance(lib, Library)
         self.lib, self.program, self.stochastic = lib, program, stochastic
-        self._surveyor = Surveyor(program, names, DEVICE)
+        self._surveyor = surveyor
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
     def run(self, params: list[Tensor], ranks: list[int], state: list[Tensor], numbers: Numbers) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 missing()                         why there is no such step here, or None
 kernels(program, types, …)        the two kernels of `triton_source.py`, compiled
-Plan(program, names, …)           a parameter group's step: `run` takes the parameters that a kernel can reach
+Plan(program, surveyor, …)        a parameter group's step: `run` takes the parameters that a kernel can reach
 
 Two launches step all tensors of a group that are alike. Nothing waits for the device: a learning rate, step counts, a
 GradScaler's numbers may all live there, and what the host has to say goes over in stream order.
@@ -71,10 +71,9 @@ def kernels(program: Program, types: tuple[int, ...], scalar_types: tuple[int, .
 class Plan:
     """The step of one parameter group."""
 
-    def __init__(self, program: Program, names: Sequence[str], stochastic: bool):
-        """`names` is the order in which `run` gets the state of a parameter, its step count first."""
+    def __init__(self, program: Program, surveyor: Surveyor, stochastic: bool):
         self.program, self.stochastic = program, stochastic
-        self._surveyor = Surveyor(program, names, DEVICE)
+        self._surveyor = surveyor
         self._surveyed: Any = None
         self._launches: list[Launch] = []
         self._captured: list[Any] = []  # what CUDA graphs refer to by address

@@ -35,27 +35,34 @@ def draft(nodes: Iterable[Node], results: Iterable[Node], graph: Graph) -> Draft
     for node in nodes:
         operands = tuple(a for a in node.args if isinstance(a, Node) and a.elementwise)
         drafts[node] = Draft(node.op, operands, tuple(a for a in node.args if a not in operands))
-    kept = Counter(results)
+    kept = list(results)
+    single = _used_once(drafts, kept)
     for node in list(drafts):
-        for rule in (_product, _combine, _compose, _root, _gate):
-            uses = kept + Counter(x for d in drafts.values() for x in d.operands)
-            single = {x: d for x, d in drafts.items() if uses[x] == 1 and d.op != "stream"}
-            better = rule(drafts[node], single, graph)
-            if better is not None:
-                drafts[node] = better
-                _drop_unused(drafts, kept)
+        while better := _better(drafts[node], single, graph):
+            drafts[node] = better
+            _drop_unused(drafts, kept)
+            single = _used_once(drafts, kept)
     return drafts
 
 
-def _drop_unused(drafts: Drafts, kept: Counter[Node]) -> None:
-    while unused := drafts.keys() - kept.keys() - {x for d in drafts.values() for x in d.operands}:
+def _better(one: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    return next((better for rule in _RULES.get(one.op, ()) if (better := rule(one, single, graph))), None)
+
+
+def _used_once(drafts: Drafts, kept: list[Node]) -> Drafts:
+    uses = Counter(kept)
+    for one in drafts.values():
+        uses.update(one.operands)
+    return {node: one for node, one in drafts.items() if uses[node] == 1 and one.op != "stream"}
+
+
+def _drop_unused(drafts: Drafts, kept: list[Node]) -> None:
+    while unused := drafts.keys() - {*kept, *(x for one in drafts.values() for x in one.operands)}:
         for node in unused:
             del drafts[node]
 
 
 def _product(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    if sum_.op != "lin":
-        return None
     for (x, s), (y, t) in _both_ways(sum_):
         if x is not y and y in single and single[y].op == "mul":
             return Draft("muladd", (x, *single[y].operands), (s, t))
@@ -63,8 +70,6 @@ def _product(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
 
 
 def _combine(sum_: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    if sum_.op != "lin":
-        return None
     for (x, s), (y, t) in _both_ways(sum_):
         if x is not y and y in single and single[y].op == "lin" and x in single[y].operands:
             factors: dict[Node, Number] = {x: s}
@@ -81,10 +86,8 @@ def _both_ways(sum_: Draft) -> list[tuple[tuple[Node, Number], tuple[Node, Numbe
 
 
 def _compose(outer: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    if outer.op not in ("affine", "scale") or outer.operands[0] not in single:
-        return None
-    inner = single[outer.operands[0]]
-    if inner.op not in ("affine", "scale"):
+    inner = single.get(outer.operands[0])
+    if inner is None or inner.op not in ("affine", "scale"):
         return None
     (s, t), (u, v) = (numbers if len(numbers) == 2 else (*numbers, 0.0) for numbers in (outer.numbers, inner.numbers))
     offset = graph.uniform("add", graph.uniform("mul", v, s), t)
@@ -92,8 +95,6 @@ def _compose(outer: Draft, single: Drafts, graph: Graph) -> Draft | None:
 
 
 def _gate(choice: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    if choice.op != "select":
-        return None
     condition, x, otherwise = choice.operands
     if all(node in single and single[node].op == "fill" for node in (condition, otherwise)):
         return Draft("gate", (x,), (*single[condition].numbers, *single[otherwise].numbers))
@@ -101,12 +102,22 @@ def _gate(choice: Draft, single: Drafts, graph: Graph) -> Draft | None:
 
 
 def _root(quotient: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    if quotient.op != "div" or quotient.operands[1] not in single:
+    x, below = quotient.operands[0], single.get(quotient.operands[1])
+    if below is None:
         return None
-    x, below = quotient.operands[0], single[quotient.operands[1]]
     inner = single.get(below.operands[0]) if below.operands else None
     if below.op == "sqrt" and inner is not None and inner.op == "affine":
         return Draft("over_root", (x, *inner.operands), inner.numbers)
     if below.op == "affine" and inner is not None and inner.op == "sqrt":
         return Draft("over_shifted_root", (x, *inner.operands), below.numbers)
     return None
+
+
+# The rules for an instruction, by its operation; they are tried in this order.
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "lin": (_product, _combine),
+    "affine": (_compose,),
+    "scale": (_compose,),
+    "div": (_root,),
+    "select": (_gate,),
+}
