@@ -343,3 +343,17 @@ def test_changing_a_part_in_mid_run_begins_only_the_state_it_lacks() -> None:
     assert set(optimizer.state[params[0]]) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "prev_grad"}
     assert optimizer.state[params[0]]["step"] == 4
     assert not torch.equal(optimizer.state[params[0]]["exp_avg"], average)
+
+
+def test_loaded_state_takes_the_precision_of_the_model_and_counts_are_made_numbers() -> None:
+    single, double = parameters(dtype=torch.float32), parameters()
+    writer, reader = aimopt.RADAR(single), aimopt.RADAR(double, fused=True)
+    advance(writer, single, 2)
+    saved = writer.state_dict()
+    for state in saved["state"].values():
+        state["step"] = state["step"].to(torch.int64)
+    reader.load_state_dict(saved)
+    for p in double:
+        assert reader.state[p]["exp_avg"].dtype == torch.float64
+        assert reader.state[p]["step"].dtype.is_floating_point
+    advance(reader, double, 1)

@@ -362,3 +362,26 @@ def test_matrices_of_one_shape_are_orthogonalized_together_up_to_a_size(
     batched, apart = (drive(partial(build, cell=cell, foreach=f), parameters(shapes), 1) for f in (True, False))
     assert_same(batched, apart, 1e-10)
     assert batches[:4] == [3, 1, 1, 1]  # four of 6×4 in batches of at most three, then 4×6 and the kernel
+
+
+def test_a_step_that_fails_in_one_of_its_parameters_leaves_all_as_they_were() -> None:
+    @dataclass(frozen=True)
+    class Picky(Geometry):
+        linear = True
+
+        def update(self, state: Any, g: torch.Tensor, t: Any, pole: float) -> None:
+            if g.numel() == 7:
+                raise ArithmeticError("seven")
+
+        def apply(self, x: torch.Tensor, metric: torch.Tensor | None) -> torch.Tensor:
+            return x
+
+    params = parameters([(5,), (7,), (9,)])
+    optimizer = build(params, (aimopt.EMA(), Picky(), FixedPoint(iterations=2)))
+    before = flat(params)
+    with pytest.raises(ArithmeticError, match="seven"):
+        optimizer.step(closure_for(params, 0))
+    assert torch.equal(flat(params), before)
+    for state in optimizer.state.values():
+        assert state["step"] == 0
+        assert not state["exp_avg"].any()

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NoReturn, TypedDict
 
 import torch
@@ -64,8 +64,8 @@ class AIM(Optimizer):
         foreach: all tensors of a group at once. None picks it where torch would.
         fused: one pass over memory for the whole step. None fuses what can be fused, unless `foreach` is given; True
             refuses what cannot, and takes a GradScaler's scale in the same pass.
-        state_dtype: "bfloat16" keeps the state in half the memory, "float32" and None in float32 (float64 for float64
-            parameters).
+        state_dtype: "bfloat16" keeps the state in half the memory. None keeps it in the dtype of the parameter, and in
+            float32 for 16-bit parameters. Complex parameters keep complex state.
         stochastic_rounding: round what is kept in 16 bits, parameters or state, up or down by chance, so that small
             updates are not lost; False rounds to the nearest.
         capturable: keep step counts on the device, so that the step can be captured in a CUDA graph.
@@ -174,7 +174,7 @@ class AIM(Optimizer):
             if any(g.parts.correction.joint or g.parts.correction.evaluations > 1 for g in gathered):
                 self._step_through(gathered, closure)
             else:
-                for index, bucket in buckets(map(self._run_fused, gathered)):
+                for index, bucket in buckets(self._run_fused(gathered), getattr(self, "grad_scale", None)):
                     move = bucket.move()
                     displacement = move.go()
                     bucket.store_params(move)
@@ -187,32 +187,45 @@ class AIM(Optimizer):
 
     def _gather(self, index: int, group: dict[str, Any]) -> Gathered:
         params: list[Tensor] = []
+        grads: list[Tensor] = []
         state: list[Tensor] = []
-        self._init_group(group, torch.compiler.is_compiling(), params, state)
+        self._init_group(group, torch.compiler.is_compiling(), params, grads, state)
         parts = self._parts_of(group, index)
+        first = sum(len(before["params"]) for before in self.param_groups[:index])
         if len(params) == len(group["params"]):
-            ranks = list(range(len(params)))
+            ranks = list(range(first, first + len(params)))
         else:
-            ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
-        return Gathered(index, group, parts, params, ranks, state)
+            ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
+        return Gathered(index, group, parts, params, grads, ranks, state)
 
-    def _run_fused(self, gathered: Gathered) -> Gathered:
-        """Let the kernels take what they can, and return the rest."""
-        group = gathered.group
-        observed = any(observer.active for observer in self.observers)
-        if torch.compiler.is_compiling() or observed or group["differentiable"] or not gathered.params:
-            return gathered
-        if group["fused"] is False or (group["fused"] is None and group["foreach"] is not None):
-            return gathered
-        fused = self._fused.setdefault(gathered.position, FusedGroup())
-        scaling = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
-        rest = gathered.only(fused.run(*gathered[1:], *scaling))
-        if group["fused"] and rest.params:
-            raise RuntimeError(
-                f"fused=True, but no kernel reaches {parameter_name(group, rest.ranks[0])} (its memory has gaps, or "
-                "its state or gradient is of another kind or on another device); leave fused=None"
-            )
-        return rest
+    def _run_fused(self, gathered: list[Gathered]) -> list[Gathered]:
+        """Let the kernels take what they can, and return the rest; where that must be nothing, nothing moves before."""
+        scaling = [getattr(self, name, None) for name in ("grad_scale", "found_inf")]
+        rests, kernels = [], []
+        for some in gathered:
+            rest, group = some, some.group
+            if self._may_fuse(some):
+                kernel = self._fused.setdefault(some.position, FusedGroup())
+                rest = some.only(kernel.reach(*some[1:], scaled=scaling[0] is not None))
+                kernels.append((kernel, group["lr"]))
+                if group["fused"] and rest.params:
+                    place = next(i for i, p in enumerate(group["params"]) if p is rest.params[0])
+                    why = kernel.off or "its memory has gaps, or its state or gradient is of another kind or elsewhere"
+                    raise RuntimeError(
+                        f"fused=True, but no kernel reaches {parameter_name(group, place)} ({why}); leave fused=None"
+                    )
+            rests.append(rest)
+        for kernel, lr in kernels:
+            kernel.run(lr, *scaling)
+        return rests
+
+    def _may_fuse(self, some: Gathered) -> bool:
+        group = some.group
+        if torch.compiler.is_compiling() or group["differentiable"] or not some.params:
+            return False
+        if any(observer.active for observer in self.observers):
+            return False
+        return group["fused"] is True or (group["fused"] is None and group["foreach"] is None)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -226,7 +239,7 @@ class AIM(Optimizer):
 
     def _kernels_heed_found_inf(self) -> bool:
         """Whether all of this step is for kernels that read `found_inf` on the device, so that nothing waits for it."""
-        if any(observer.active for observer in self.observers):
+        if self.observers:
             return False
         return all(
             group["fused"] and group["capturable"] and reads_found_inf(p) and (p in self.state or p.grad is None)
@@ -243,8 +256,15 @@ class AIM(Optimizer):
             raise AssertionError("the traced parts are those of the group")
         return parts
 
-    def _init_group(self, group: dict[str, Any], compiling: bool, params: list[Tensor], tensors: list[Tensor]) -> None:
-        """Fill the lists with the parameters of a group that have a gradient and, in turn, with their state.
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        compiling: bool,
+        params: list[Tensor],
+        grads: list[Tensor],
+        tensors: list[Tensor],
+    ) -> None:
+        """Fill the lists with the parameters of a group that have a gradient, with that, and in turn with their state.
 
         The name and the flat lists are what torch.compile expects: it runs this method instead of tracing it.
         """
@@ -255,9 +275,11 @@ class AIM(Optimizer):
             self._warn_of_ell(group, parts)
         buffers = parts.buffers()
         # List by list rather than parameter by parameter: with many small tensors this is most of a fused step.
-        grads = [p.grad for p in group["params"]]
-        params += [p for p, grad in zip(group["params"], grads, strict=True) if grad is not None]
-        if any(grad.is_sparse for grad in grads if grad is not None):
+        found = [p.grad for p in group["params"]]
+        grads += [grad for grad in found if grad is not None]
+        complete = len(grads) == len(found)
+        params += group["params"] if complete else [p for p in group["params"] if p.grad is not None]
+        if any(map(_IS_SPARSE, grads)):
             self._refuse_sparse(group)
         state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
         try:
@@ -302,9 +324,12 @@ class AIM(Optimizer):
 
         indexed: list[tuple[int, Attempt]] = []
         try:
-            for index, bucket in buckets(gathered):
-                indexed.append((index, Attempt(bucket)))
+            indexed += [
+                (index, Attempt(bucket)) for index, bucket in buckets(gathered, getattr(self, "grad_scale", None))
+            ]
             attempts = [attempt for _, attempt in indexed]
+            for attempt in attempts:
+                attempt.begin()
             if attempts:
                 (solve_quadratic if gathered[0].parts.correction.joint else iterate)(attempts, evaluate)
         except BaseException as error:
@@ -353,6 +378,9 @@ class AIM(Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+
+
+_IS_SPARSE = attrgetter("is_sparse")
 
 
 def _spelled_out(optimizer: type[AIM]) -> inspect.Signature:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aimopt.checks import check_group
 from aimopt.components import Initial, Parts, scalar_dtype, scalar_one
-from aimopt.tensors import LOW_PRECISION
+from aimopt.gathering import kept_in
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")
@@ -57,8 +57,10 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
         names = own.get("param_names") or theirs.get("param_names") or [f"number {i}" for i in theirs["params"]]
         for p, key, name in zip(own["params"], theirs["params"], names, strict=True):
             if state.get(key):
-                adapted = _adapt_state(p, state[key], theirs, buffers, f"parameter {name}")
-                state[key] = {name: _kept(value, name, group, buffers) for name, value in adapted.items()}
+                state[key] = _adapt_state(p, state[key], theirs, buffers, f"parameter {name}")
+                for buffer, initial in buffers.items():
+                    if initial is not scalar_one:
+                        state[key][buffer] = state[key][buffer].to(kept_in(p, group))
     return {**state_dict, "state": state, "param_groups": groups}
 
 
@@ -118,16 +120,9 @@ def _adapt_state(
             state[key] = torch.tensor(value, dtype=scalar_dtype())
     if not isinstance(state["step"], Tensor):
         state["step"] = torch.tensor(float(state["step"]), dtype=scalar_dtype())
+    if not state["step"].is_floating_point():
+        state["step"] = state["step"].to(scalar_dtype())
     return state
-
-
-def _kept(value: Any, name: str, group: dict[str, Any], buffers: dict[str, Initial]) -> Any:
-    """A loaded buffer in the precision this group keeps its state in."""
-    if buffers.get(name, scalar_one) is scalar_one or value.is_complex():
-        return value
-    if group["state_dtype"] is not None:
-        return value.to(getattr(torch, group["state_dtype"]))
-    return value.float() if value.dtype in LOW_PRECISION else value
 
 
 def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """Gathering: what a step finds of a parameter group, and what of it can move together.
 
-    gathered = Gathered(position, group, parts, params, ranks, state)     all that has a gradient, for the kernels
+    gathered = Gathered(position, group, parts, params, …)                all that has a gradient, for the kernels
     buckets([gathered])                                                   split for the plain path, step counted
 
 `begin` makes the state of a parameter that has none yet.
@@ -15,7 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.components import Initial, Parts, State, Step, first_gradient, scalar_dtype, scalar_one
 from aimopt.moves import Bucket, gradient, working
-from aimopt.tensors import TensorList
+from aimopt.tensors import LOW_PRECISION, TensorList
 
 
 class Gathered(NamedTuple):
@@ -25,7 +25,8 @@ class Gathered(NamedTuple):
     group: dict[str, Any]
     parts: Parts
     params: list[Tensor]
-    ranks: list[int]  # their places in the group
+    grads: list[Tensor]
+    ranks: list[int]  # their places among all parameters of the optimizer
     state: list[Tensor]  # of one after the other: its step count, then its buffers
 
     def only(self, indices: Sequence[int]) -> "Gathered":
@@ -35,6 +36,7 @@ class Gathered(NamedTuple):
         width = 1 + len(self.parts.buffers())
         return self._replace(
             params=[self.params[i] for i in indices],
+            grads=[self.grads[i] for i in indices],
             ranks=[self.ranks[i] for i in indices],
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
         )
@@ -61,6 +63,8 @@ def begin(
     assert p.grad is not None
     raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
     seen = gradient(working(p), raw, group)
+    if seen.stride() != p.stride() and not p.is_complex():
+        seen = torch.empty_like(p, dtype=seen.dtype).copy_(seen)  # state lies in memory as its parameter does
     for name, initial in buffers.items():
         if name in state:
             continue
@@ -68,15 +72,17 @@ def begin(
         if initial is scalar_one:
             state[name] = value.to(scalars)
         else:
-            state[name] = torch.view_as_complex(value) if p.is_complex() else _kept(value, group)
+            state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(kept_in(p, group))
 
 
-def _kept(value: Tensor, group: dict[str, Any]) -> Tensor:
-    """A buffer in the dtype that the group keeps its state in."""
-    return value if group["state_dtype"] is None else value.to(getattr(torch, group["state_dtype"]))
+def kept_in(p: Tensor, group: dict[str, Any]) -> torch.dtype:
+    """The dtype that a group keeps the state of a parameter in."""
+    if group["state_dtype"] is not None and not p.is_complex():
+        return cast(torch.dtype, getattr(torch, group["state_dtype"]))
+    return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
 
-def buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
+def buckets(gathered: Iterable[Gathered], grad_scale: Tensor | None = None) -> Iterator[tuple[int, Bucket]]:
     """Count the steps, and split every group into what can move together."""
     for some in gathered:
         if some.params:
@@ -84,7 +90,7 @@ def buckets(gathered: Iterable[Gathered]) -> Iterator[tuple[int, Bucket]]:
             for same, t, many in _alike(some.group, some.params, [state["step"] for state in states]):
                 params, ranks = [some.params[i] for i in same], [some.ranks[i] for i in same]
                 own = [states[i] for i in same]
-                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many)
+                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many, grad_scale)
 
 
 def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:

@@ -46,8 +46,12 @@ class Move:
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         filter, geometry, _ = parts
         self.lr = self.rate * filter.gain
+        given = dict(state)
         self.m, seen = filter.update(state, self.g, t)
         self.metric = geometry.update(state, seen, t, filter.pole)
+        for name, value in given.items():
+            if state[name] is not value:  # set anew rather than in place
+                state[name] = value.copy_(state[name])
 
     def displacement(self, g: Tensor) -> Tensor:
         """What the correction subtracts from θ, given a gradient to compare m with."""
@@ -91,13 +95,15 @@ class Bucket(NamedTuple):
     ranks: Sequence[int]  # their places in the group
     t: Step
     many: bool
+    grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.many else tensors[0]
 
     def gradient(self) -> Tensor:
-        """The gradient as backward left it, in working precision."""
-        return self._pack([working(torch.zeros_like(p) if p.grad is None else p.grad) for p in self.params])
+        """The gradient as backward left it, unscaled and in working precision."""
+        g = self._pack([working(torch.zeros_like(p) if p.grad is None else p.grad) for p in self.params])
+        return g if self.grad_scale is None else g / self.grad_scale
 
     def move(self) -> Move:
         """The step of these parameters, filter and geometry having observed the gradient."""
@@ -124,14 +130,20 @@ class Bucket(NamedTuple):
 
 
 class Attempt:
-    """A move that can be repeated with gradients found elsewhere, and undone."""
+    """A move that can be repeated with gradients found elsewhere, and undone, from before it began."""
+
+    move: Move
+    theta: Tensor
 
     def __init__(self, bucket: Bucket):
         self.bucket = bucket
         self.params = [p.clone() for p in bucket.params]
         self.states = [{name: value.clone() for name, value in state.items()} for state in bucket.states]
         torch._foreach_sub_([state["step"] for state in self.states], 1)
-        self.move = bucket.move()
+
+    def begin(self) -> None:
+        """Let filter and geometry observe the gradient."""
+        self.move = self.bucket.move()
         self.theta = self.move.p.clone()
 
     @property

@@ -11,7 +11,7 @@ A component is written once, in plain tensor arithmetic. Given a `Tensor` it is 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,18 @@ class TensorList:
     def __gt__(self, other: Any) -> "TensorList":
         return self._call("gt", other)
 
+    def __le__(self, other: Any) -> "TensorList":
+        return self._call("le", other)
+
+    def __ge__(self, other: Any) -> "TensorList":
+        return self._call("ge", other)
+
+    def __eq__(self, other: Any) -> "TensorList":  # type: ignore[override]
+        return self._call("eq", other)
+
+    def __ne__(self, other: Any) -> "TensorList":  # type: ignore[override]
+        return self._call("ne", other)
+
     def __neg__(self) -> "TensorList":
         return self._call("neg")
 
@@ -82,8 +94,29 @@ class TensorList:
     def __rpow__(self, base: float) -> "TensorList":
         return TensorList(torch._foreach_pow(base, self.items))
 
+    def __iadd__(self, other: Any) -> "TensorList":
+        return self._call("add_", other)
+
+    def __isub__(self, other: Any) -> "TensorList":
+        return self._call("add_", -other) if isinstance(other, Tensor) else self._call("sub_", other)
+
+    def __imul__(self, other: Any) -> "TensorList":
+        return self._call("mul_", other)
+
+    def __itruediv__(self, other: Any) -> "TensorList":
+        return self._call("div_", other)
+
+    def __ipow__(self, other: Any) -> "TensorList":
+        return self._call("pow_", other)
+
     __radd__ = __add__
     __rmul__ = __mul__
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A function of torch, tensor by tensor."""
+        return each(lambda *row: func(*row, **(kwargs or {})), *args)
 
 
 def each(function: Callable[..., Any], *args: Any) -> Any:

@@ -335,6 +335,126 @@ def test_a_buffer_that_starts_at_the_first_gradient_starts_at_the_unscaled_one()
     assert torch.equal(*ends)
 
 
+@pytest.mark.parametrize("way", ["watched", "compiled"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it first compiles
+def test_a_step_that_is_not_fused_after_all_unscales_too(way: str) -> None:
+    ends = []
+    for scaled in (True, False):
+        params = parameters([(20,), (3, 4)], torch.float32)
+        optimizer: Any = aimopt.SGDM(params, 0.01, fused=True)
+        step = torch.compile(optimizer.step, backend="eager") if way == "compiled" else optimizer.step
+        if way == "watched":
+            aimopt.watch(optimizer, every=2)
+        for t in range(4):
+            push(params, t)
+            if scaled:
+                optimizer.grad_scale, optimizer.found_inf = torch.tensor(1024.0), torch.tensor(0.0)
+                for p in params:
+                    assert p.grad is not None
+                    p.grad.mul_(1024)
+            step()
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("Optimizer", [aimopt.AdamW, aimopt.RADAR], ids=lambda o: o.__name__)
+def test_a_huge_scale_does_no_harm(Optimizer: Class) -> None:
+    ends = []
+    for scale in (1.0, 2.0**76):
+        params = parameters([(50,)], torch.float32)
+        optimizer = Optimizer(params, lr=0.01, fused=True)
+        for t in range(3):
+            push(params, t)
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(0.0)
+            for p in params:
+                assert p.grad is not None
+                p.grad.mul_(scale)
+            optimizer.step()
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends)
+
+
+def both_ways(step: Any, make: Any, steps: int = 6, Optimizer: Class = aimopt.RADAR, **options: Any) -> None:
+    """Step with and without the kernel, after `step(optimizer, params, t)` has set the gradients; compare."""
+    ends = []
+    for fused in (None, False):
+        params = make()
+        optimizer = Optimizer(params, lr=0.01, fused=fused, **options)
+        for t in range(steps):
+            step(optimizer, params, t)
+            optimizer.step()
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_with_a_conjugate_or_negative_bit() -> None:
+    def conjugate(optimizer: Any, params: list[Tensor], t: int) -> None:
+        push(params, t)
+        if t % 2:
+            params[0].grad = params[0].grad.conj()  # type: ignore[union-attr]
+
+    both_ways(conjugate, lambda: parameters([(9,)], torch.complex128))
+
+    def negative(optimizer: Any, params: list[Tensor], t: int) -> None:
+        push(params, t)
+        if t % 2:
+            params[0].grad = torch._neg_view(params[0].grad)  # type: ignore[arg-type]
+
+    both_ways(negative, lambda: parameters([(9,)]))
+
+
+def test_a_square_matrix_that_is_transposed_in_place() -> None:
+    def transpose(optimizer: Any, params: list[Tensor], t: int) -> None:
+        if t == 3:
+            params[0].grad = None
+            params[0].data = params[0].data.t()
+        push(params, t)
+
+    both_ways(transpose, lambda: parameters([(6, 6)]))
+
+
+def test_parameters_that_share_memory_are_stepped_one_after_the_other() -> None:
+    def shared() -> list[Tensor]:
+        memory = torch.randn(50000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        return [memory[:40000].requires_grad_(), memory[10000:].requires_grad_(), *parameters([(5,)])]
+
+    both_ways(lambda _, params, t: push(params, t), shared, Optimizer=aimopt.SGDM)
+
+
+@pytest.mark.parametrize("Optimizer", [aimopt.SGDM, aimopt.AdamW, aimopt.RADAR], ids=lambda o: o.__name__)
+def test_a_gradient_that_is_the_parameter_itself(Optimizer: Class) -> None:
+    def alias(optimizer: Any, params: list[Tensor], t: int) -> None:
+        params[0].grad = params[0].detach()
+
+    both_ways(alias, lambda: parameters([(300,)]), Optimizer=Optimizer)
+
+
+def test_a_first_gradient_in_another_order_does_not_cost_the_kernel() -> None:
+    (p,) = params = parameters([(4, 6)])
+    optimizer = aimopt.RADAR(params, fused=True)
+    p.grad = torch.ones(6, 4, dtype=torch.float64).t()
+    optimizer.step()
+    assert optimizer.state[p]["exp_avg"].is_contiguous()
+
+
+def test_fused_true_that_cannot_be_leaves_everything_as_it_was() -> None:
+    (fine,) = parameters([(5,)])
+    gaps = torch.randn(6, 2, dtype=torch.float64)[:, 0].requires_grad_()
+    before = fine.detach().clone()
+    for groups in ([fine, gaps], [{"params": [fine]}, {"params": [gaps]}]):
+        optimizer = aimopt.RADAR(groups, fused=True)
+        push([fine, gaps], 0)
+        with pytest.raises(RuntimeError, match="no kernel reaches"):
+            optimizer.step()
+        assert torch.equal(fine, before)
+        assert all(int(state["step"]) == 0 for state in optimizer.state.values())
+
+
+def test_fused_true_with_state_that_no_kernel_takes_is_refused_early() -> None:
+    with pytest.raises(ValueError, match="state_dtype"):
+        aimopt.RADAR(parameters(), fused=True, state_dtype="bfloat16")
+
+
 def test_status_tells_what_is_live() -> None:
     status = kernels.status()
     assert status["fused, CPU"].startswith("on: ")

@@ -265,7 +265,9 @@ def test_memory_of_every_kind_is_reached_or_left() -> None:
     program = program_for(AdamW(params))
     plan = gpu.Plan(program, Surveyor(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE), True)
     state = [x for p in params for x in (torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p))]
-    assert plan.run(params, list(range(5)), state, Numbers(0.1)) == [4]
+    grads = [p.grad for p in params if p.grad is not None]
+    assert plan.find(params, grads, list(range(5)), state) == [4]
+    plan.run(Numbers(0.1))
 
 
 @interpreted

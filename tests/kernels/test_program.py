@@ -1,5 +1,6 @@
 """Programs: what is fused, in how few instructions, and why the rest is not."""
 
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,9 +11,9 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM, EMA, Adaptive, Euclidean, kernels
-from aimopt.components import Geometry, Parts, State, Step
+from aimopt.components import Geometry, Parts, State, Step, zeros
 from aimopt.kernels.program import Program
-from driving import ALL, EXCEPT_MATRICES, assert_same, drive, parameters
+from driving import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
 
 
 def program(optimizer: AIM) -> Program | str:
@@ -173,3 +174,163 @@ def test_an_unhashable_field_only_costs_the_fused_step() -> None:
 
     end = drive(lambda p: AIM(p, 0.01, filter=EMA(), geometry=Listed([1.0, 3.0])), parameters())
     assert_same(end, drive(lambda p: AIM(p, 0.01, filter=EMA(), geometry=Euclidean()), parameters()))
+
+
+def geometry(update: Any, apply: Any = None, buffers: tuple[str, ...] = ()) -> Geometry:
+    """A geometry of two functions, (state, g, t) → metric and (x, metric) → P(x)."""
+
+    @dataclass(frozen=True)
+    class Written(Geometry):
+        linear = False
+
+        def buffers(self) -> dict[str, Any]:
+            return dict.fromkeys(buffers, zeros)
+
+        def update(self, state: State, g: Tensor, t: Step, pole: float) -> Any:
+            return update(state, g, t)
+
+        def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+            return x / (metric.abs() + 1) if apply is None and metric is not None else apply(x, metric)
+
+    return Written()
+
+
+def lag(state: State, g: Tensor, t: Step) -> Tensor:
+    state["old"].copy_(state["new"])
+    state["new"].mul_(0.9).add_(g, alpha=0.1)
+    return state["old"]
+
+
+def swap(state: State, g: Tensor, t: Step) -> Tensor:
+    state["new"].add_(g)
+    kept = state["new"].clone()
+    state["new"].copy_(state["old"])
+    state["old"].copy_(kept)
+    return state["old"] - 2 * state["new"]
+
+
+def rotate(state: State, g: Tensor, t: Step) -> Tensor:
+    kept = state["a"].clone()
+    state["a"].copy_(state["b"])
+    state["b"].copy_(state["c"])
+    state["c"].copy_(kept + g)
+    return state["a"] + state["b"]
+
+
+def augmented(state: State, g: Tensor, t: Step) -> Tensor:
+    e = state["new"]
+    e *= 0.9
+    e += g
+    e -= 0.1 * g
+    e /= 1.1
+    return e
+
+
+def rebound(state: State, g: Tensor, t: Step) -> Tensor:
+    state["new"] = state["new"] * 0.9 + g
+    return state["new"]
+
+
+def compared(state: State, g: Tensor, t: Step) -> Tensor:
+    state["old"].copy_(state["new"])
+    state["new"].copy_(g)
+    return torch.where(state["old"].sign() == g.sign(), 1.0, 2.0) + (g >= 0.1) * 0.5 + (g <= -0.1) * 0.25
+
+
+def functional(state: State, g: Tensor, t: Step) -> Tensor:
+    return torch.maximum(g, torch.abs(g) * 0.5) + torch.sqrt(torch.abs(g))
+
+
+def counted_on_numbers(state: State, g: Tensor, t: Step) -> Tensor:
+    return torch.zeros_like(g).log().exp() + g
+
+
+@pytest.mark.parametrize(
+    ("update", "buffers"),
+    [
+        (lag, ("new", "old")),
+        (lag, ("old", "new")),
+        (swap, ("new", "old")),
+        (rotate, ("a", "b", "c")),
+        (augmented, ("new",)),
+        (rebound, ("new",)),
+        (compared, ("new", "old")),
+        (functional, ()),
+        (counted_on_numbers, ()),
+    ],
+)
+def test_however_it_is_written_every_path_computes_the_same(update: Any, buffers: tuple[str, ...]) -> None:
+    ends = []
+    for options in ({"foreach": False}, {"foreach": True}, {"fused": True}):
+        params = parameters([(30,), (4, 5)])
+        optimizer = AIM(params, 0.01, filter=EMA(0.8), geometry=geometry(update, buffers=buffers), **options)  # type: ignore[arg-type]
+        advance(optimizer, params, 6)
+        ends.append([flat(params), *(flat([optimizer.state[p][name] for p in params]) for name in buffers)])
+    for end in ends[1:]:
+        for value, reference in zip(end, ends[0], strict=True):
+            assert_same(value, reference)
+
+
+@pytest.mark.parametrize(
+    ("apply", "reason"),
+    [
+        (lambda x, _: x * ((x > 0) + (x > -1)), "adds two conditions"),
+        (lambda x, _: (x.double() * 1e300).float() * 1e-300, "'double'"),
+    ],
+)
+def test_what_a_symbol_cannot_do_as_a_tensor_does_is_not_fused(apply: Any, reason: str) -> None:
+    optimizer = AIM(parameters(), 0.01, filter=EMA(), geometry=geometry(lambda *_: None, apply))
+    assert reason in str(program(optimizer))
+
+
+def test_rounding_by_a_large_number_is_left_alone() -> None:
+    def rounded(x: Tensor, _: Any) -> Tensor:
+        return (x * 10 + 12582912.0) - 12582912.0 + (x * 10).add_(12582912.0).sub_(12582912.0)
+
+    ends = []
+    for fused in (True, False):
+        params = parameters([(50,)], torch.float32)
+        optimizer = AIM(params, 0.01, filter=EMA(), geometry=geometry(lambda *_: None, rounded), fused=fused)
+        advance(optimizer, params, 1)
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends)
+
+
+def test_a_long_program_is_made_in_no_time_and_a_too_long_one_is_not() -> None:
+    def iterated(times: int) -> Any:
+        def apply(x: Tensor, _: Any) -> Tensor:
+            for _ in range(times):
+                x = x * (1.5 - 0.5 * x * x)
+            return x
+
+        return apply
+
+    def many(x: Tensor, _: Any) -> Tensor:
+        parts = [(x + float(k)).abs() for k in range(70)]
+        return sum(((a * b).sqrt() for a, b in zip(parts, parts[::-1], strict=True)), start=x)
+
+    def of(apply: Any) -> Program | str:
+        return program(AIM(parameters(), 0.01, filter=EMA(), geometry=geometry(lambda *_: None, apply)))
+
+    begin = time.perf_counter()
+    assert isinstance(of(iterated(40)), Program)
+    assert time.perf_counter() - begin < 5
+    assert "registers" in str(of(many))
+
+
+def test_a_part_that_cannot_be_traced_does_not_leave_the_program_of_the_one_before() -> None:
+    def failing(state: State, g: Tensor, t: Step) -> Tensor:
+        if not isinstance(g, Tensor):
+            raise ValueError("not for symbols")
+        return g
+
+    ends = []
+    for fused in (None, False):
+        params = parameters()
+        optimizer = AIM(params, 0.01, filter=EMA(), geometry=Euclidean(), fused=fused)
+        advance(optimizer, params, 2)
+        geometry(failing)
+        optimizer.param_groups[0]["geometry"] = "Written"
+        advance(optimizer, params, 3, first=2)
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)

@@ -11,7 +11,7 @@ fused takes the plain path. `status()` tells what is live here, and `python -m a
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from aimopt.components import Parts
 from aimopt.kernels import cpu, gpu
 from aimopt.kernels.program import Fusible, Numbers, Program, fuse
-from aimopt.kernels.symbols import Untraceable
 from aimopt.kernels.tables import TYPES, Surveyor
 
 
@@ -54,7 +53,7 @@ def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> 
     """The program of a group's step, or why it has none."""
     try:
         return fuse(Fusible.of(parts, group, scaled=scaled))
-    except (Untraceable, TypeError, ArithmeticError) as reason:  # also: a field without a hash, a division by zero
+    except Exception as reason:  # whatever a part does to symbols: also a field without a hash, an error of its own
         return str(reason)
 
 
@@ -74,6 +73,8 @@ def why_not(parts: Parts, group: dict[str, Any]) -> str | None:
     for p in group["params"]:
         if p.dtype not in TYPES:
             return f"there is no kernel for {p.dtype}"
+        if group["state_dtype"] is not None and p.dtype == torch.float64:
+            return f"there is no kernel for {p.dtype} with state_dtype={group['state_dtype']!r}"
     return None
 
 
@@ -86,35 +87,43 @@ class FusedGroup:
     """The fused step of one parameter group, kept from step to step."""
 
     def __init__(self) -> None:
+        self.off: str | None = None  # why there is none
         self._made_of: tuple[Any, ...] = ()
         self._plan: cpu.Plan | gpu.Plan | None = None
         self._surveyor: Surveyor | None = None
 
-    def run(
+    def reach(
         self,
         group: dict[str, Any],
         parts: Parts,
         params: list[Tensor],
+        grads: list[Tensor],
         ranks: list[int],
         state: list[Tensor],
-        grad_scale: Tensor | None,
-        found_inf: Tensor | None,
+        *,
+        scaled: bool,
     ) -> Sequence[int]:
-        """Step the parameters that a kernel can reach, and return the indices of the others."""
-        settings = [
-            group[name] for name in ("weight_decay", "decoupled_weight_decay", "maximize", "stochastic_rounding")
-        ]
-        made_of = (parts, *settings, grad_scale is not None, params[0].device.type)
+        """Find the parameters that a kernel can step, and return the indices of the others."""
+        step = Fusible.of(parts, group, scaled=scaled)
+        made_of = step, group["stochastic_rounding"], params[0].device.type
         if self._made_of != made_of:
+            self._plan = self._planned(parts, group, scaled, _backend(params[0].device.type))
             self._made_of = made_of
-            program = program_of(parts, group, scaled=grad_scale is not None)
-            backend = _backend(params[0].device.type)
-            self._plan = None
-            if not (isinstance(program, str) or isinstance(backend, str)):
-                surveyor = Surveyor(program, ("step", *parts.buffers()), backend.DEVICE)
-                if surveyor != self._surveyor:  # a schedule of a hyperparameter changes the program, not the tensors
-                    self._surveyor = surveyor
-                self._plan = backend.Plan(program, self._surveyor, group["stochastic_rounding"])
         if self._plan is None:
             return range(len(params))
-        return self._plan.run(params, ranks, state, Numbers(group["lr"], grad_scale, found_inf))
+        return self._plan.find(params, grads, ranks, state)
+
+    def _planned(self, parts: Parts, group: dict[str, Any], scaled: bool, backend: Any) -> "cpu.Plan | gpu.Plan | None":
+        program = program_of(parts, group, scaled=scaled)
+        self.off = next((reason for reason in (program, backend) if isinstance(reason, str)), None)
+        if isinstance(program, str) or self.off is not None:
+            return None
+        surveyor = Surveyor(program, ("step", *parts.buffers()), backend.DEVICE)
+        if surveyor != self._surveyor:  # a schedule of a hyperparameter changes the program, not the tensors
+            self._surveyor = surveyor
+        return cast("cpu.Plan | gpu.Plan", backend.Plan(program, self._surveyor, group["stochastic_rounding"]))
+
+    def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """Step what was found."""
+        if self._plan is not None:
+            self._plan.run(Numbers(lr, grad_scale, found_inf))

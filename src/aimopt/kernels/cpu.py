@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aimopt.kernels.program import LR, SCALE, Instruction, Numbers, Program
+from aimopt.kernels.program import LR, MAX_REGISTERS, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import Surveyor, Table, math_of
+from aimopt.kernels.tables import Found, Surveyor, Table, math_of
 
 ISAS = ("baseline", "AVX2", "AVX-512")
 DEVICE = "cpu"
@@ -55,6 +55,8 @@ def library() -> Library | str:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         return f"{path.name} could not be loaded ({error}); reinstall aimopt"
+    if loaded.aimopt_max_registers() != MAX_REGISTERS:
+        return f"{path.name} is of another version; reinstall aimopt"
     return Library(
         loaded.aimopt_step,
         loaded.aimopt_stream,
@@ -139,19 +141,25 @@ class Plan:
         assert isinstance(lib, Library)
         self.lib, self.program, self.stochastic = lib, program, stochastic
         self._surveyor = surveyor
+        self._found: Found | None = None
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
-    def run(self, params: list[Tensor], ranks: list[int], state: list[Tensor], numbers: Numbers) -> Sequence[int]:
-        """Step what the interpreter can reach; return the indices of the rest."""
-        survey, params, grads, _ = self._surveyor.find(params, ranks, state)
+    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Sequence[int]:
+        """Find what the interpreter can reach; return the indices of the rest."""
+        self._found = self._surveyor.find(params, grads, ranks, state)
+        return self._found.survey.rest
+
+    def run(self, numbers: Numbers) -> None:
+        """Step what was found."""
+        found, self._found = self._found, None  # gradients are not to live longer than their step
+        assert found is not None
         lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         width = 2 + len(self.program.scalars) + len(self.program.streams)
-        for table in survey.tables:
-            table.rows[width - 1 :: width] = array("q", map(Tensor.data_ptr, table.of(grads)))
+        for table in found.survey.tables:
+            table.rows[width - 1 :: width] = array("q", table.of(found.grads_at))
             self._call(table, lr, scale)
-            torch.autograd.graph.increment_version(table.of(params))
-        return survey.rest
+            torch.autograd.graph.increment_version(table.of(found.params))
 
     def _call(self, table: Table, lr: float, scale: float) -> None:
         compiled = self._compiled.get(table.types)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aimopt.kernels.program import LR, SCALE, STEP, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import FLOAT64, Surveyor, Table, math_of
+from aimopt.kernels.tables import FLOAT64, Found, Surveyor, Table, math_of
 from aimopt.kernels.triton_source import ALIGNED, handed_over, source
 
 # The kind of device that has these kernels. The tests say "cpu": Triton's interpreter runs on tensors of the host.
@@ -74,22 +74,28 @@ class Plan:
     def __init__(self, program: Program, surveyor: Surveyor, stochastic: bool):
         self.program, self.stochastic = program, stochastic
         self._surveyor = surveyor
+        self._found: Found | None = None
         self._surveyed: Any = None
         self._launches: list[Launch] = []
         self._captured: list[Any] = []  # what CUDA graphs refer to by address
 
-    def run(self, params: list[Tensor], ranks: list[int], state: list[Tensor], numbers: Numbers) -> Sequence[int]:
-        """Step what the kernels can reach; return the indices of the rest."""
-        survey, params, grads, state = self._surveyor.find(params, ranks, state)
-        if self._surveyed is not survey:
-            self._surveyed = survey
-            self._launches = [self._launch(table, state) for table in survey.tables]
+    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Sequence[int]:
+        """Find what the kernels can reach; return the indices of the rest."""
+        self._found = self._surveyor.find(params, grads, ranks, state)
+        return self._found.survey.rest
+
+    def run(self, numbers: Numbers) -> None:
+        """Step what was found."""
+        found, self._found = self._found, None  # gradients are not to live longer than their step
+        assert found is not None
+        if self._surveyed is not found.survey:
+            self._surveyed = found.survey
+            self._launches = [self._launch(table, found.state) for table in found.survey.tables]
         for launch in self._launches:
-            used = launch.run(launch.table.of(grads), numbers)
+            used = launch.run(launch.table.of(found.grads_at), numbers)
             if _capturing():
-                self._captured.append((survey.own, used))
-            torch.autograd.graph.increment_version(launch.table.of(params))
-        return survey.rest
+                self._captured.append((found.survey.own, used))
+            torch.autograd.graph.increment_version(launch.table.of(found.params))
 
     def _launch(self, table: Table, state: list[Tensor]) -> "Launch":
         width, places = self._surveyor.width, self._surveyor.scalars
@@ -124,9 +130,8 @@ class Launch:
         self.keys = torch.empty(n, dtype=torch.int32, device=self.device)
         self._constants: dict[str, tuple[float, Tensor]] = {}
 
-    def run(self, grads: list[Tensor], numbers: Numbers) -> list[Any]:
-        """Step, given the gradients; return what the device is going to read."""
-        at = list(map(Tensor.data_ptr, grads))
+    def run(self, at: list[int], numbers: Numbers) -> list[Any]:
+        """Step, given where the gradients are; return what the device is going to read."""
         if at != self._grads_at:
             self._point_to(at)
         lr = self._on_device(LR, numbers.lr)
@@ -134,7 +139,7 @@ class Launch:
         found_inf = self._on_device("found_inf", 0.0 if numbers.found_inf is None else numbers.found_inf)
         if self._host_scalars is not None:
             self._count_on_host(self._host_scalars, numbers)
-        n = len(grads)
+        n = len(at)
         with torch.cuda.device_of(self.rows):
             self.kernels.prepare[(-(-n // LANES),)](
                 self.rows, self.uniforms, self.keys, found_inf, lr, scale, n, LANES=LANES, num_warps=1, **OPTIONS
@@ -187,7 +192,8 @@ class Launch:
         results = [(STEP, values[STEP]), *((name, evaluate(x, named)) for name, x in self.program.scalar_results)]
         for name, after in results:
             column = scalars[self.program.scalars.index(name)]
-            torch._foreach_copy_(column, [x.view_as(home) for x, home in zip(after, column, strict=True)])
+            each = after.expand(len(column))
+            torch._foreach_copy_(column, [x.view_as(home) for x, home in zip(each, column, strict=True)])
 
 
 # Products are fused with sums where the source says so and nowhere else, as on CPUs.

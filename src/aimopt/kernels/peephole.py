@@ -90,6 +90,8 @@ def _compose(outer: Draft, single: Drafts, graph: Graph) -> Draft | None:
     if inner is None or inner.op not in ("affine", "scale"):
         return None
     (s, t), (u, v) = (numbers if len(numbers) == 2 else (*numbers, 0.0) for numbers in (outer.numbers, inner.numbers))
+    if t != 0.0 and v != 0.0:
+        return None  # someone may be rounding
     offset = graph.uniform("add", graph.uniform("mul", v, s), t)
     return Draft("affine", inner.operands, (graph.uniform("mul", u, s), offset))
 

@@ -82,6 +82,7 @@ def fuse(step: Fusible) -> Program:
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
     group = {**step._asdict(), "lr": graph.number(LR)}
     raw = g / graph.number(SCALE) if step.scaled else g
+    raw.node()  # unscaled once and for all: the square of a large scale is no number
     # A `Symbol` passes for a tensor in the arithmetic of a move.
     Move(step.parts, group, cast(Tensor, p), cast(Tensor, raw), cast(dict[str, Tensor], state), cast(float, t)).go()
     after = {"param": p, **{name: state[name] for name in buffers if name not in scalars}}
@@ -117,12 +118,18 @@ def _in_order(wanted: Iterable[Any]) -> list[Node]:
 
 def _schedule(graph: Graph, streams: tuple[str, ...], results: list[Node]) -> tuple[tuple[Instruction, ...], int]:
     """Order the graph so that what a stream becomes can be written over it, and give every value a register."""
+    olds = [graph.node("stream", name, elementwise=True) for name in streams]
+    # What another stream was has to be copied before that one is overwritten, like anything that is computed from it.
+    results = [
+        graph.node("copy", result, elementwise=True) if result in olds and result is not old else result
+        for result, old in zip(results, olds, strict=False)
+    ]
     drafts = draft([node for node in _in_order(results) if node.elementwise], results, graph)
     before = {node: set(made.operands) for node, made in drafts.items()}
     register = {node: streams.index(node.args[0]) for node in drafts if node.op == "stream"}
     copies = []
     for stream, result in enumerate(results):
-        old = graph.node("stream", streams[stream], elementwise=True)
+        old = olds[stream]
         readers = [node for node, made in drafts.items() if old in made.operands and node is not result]
         if result is old:
             continue
@@ -142,7 +149,14 @@ def _schedule(graph: Graph, streams: tuple[str, ...], results: list[Node]) -> tu
 
 def _needs(node: Node, wanted: Node, before: dict[Node, set[Node]]) -> bool:
     """Whether `wanted` must come before `node`."""
-    return node is wanted or any(_needs(earlier, wanted, before) for earlier in before[node])
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        if node is wanted:
+            return True
+        waiting += before[node] - seen
+        seen |= before[node]
+    return False
 
 
 def _topological(before: dict[Node, set[Node]]) -> list[Node]:
@@ -172,6 +186,7 @@ def _allocate(order: list[Node], drafts: Drafts, register: dict[Node, int], kept
         if node not in register:
             register[node] = free.pop() if free else used
             used = max(used, register[node] + 1)
-    if used > MAX_REGISTERS:
-        raise Untraceable(f"it needs {used} registers, and the fused step has {MAX_REGISTERS}")
+    needed = used + streams  # streams of 16 bits are widened into scratch
+    if needed > MAX_REGISTERS:
+        raise Untraceable(f"it needs {needed} registers, and the fused step has {MAX_REGISTERS}")
     return used - streams

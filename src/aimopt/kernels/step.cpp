@@ -23,7 +23,7 @@
 
 namespace aimopt {
 
-// In the order of the codes; `program.py` asks for the names.
+// In the order of the codes; `cpu.py` asks for the names.
 #define AIMOPT_ELEMENT_OPS(X) \
     X(affine) X(scale) X(lin) X(muladd) X(mul) X(div) X(pow) X(maximum) X(minimum) X(lt) X(le) X(eq) X(select) \
     X(gate) X(over_root) X(over_shifted_root) X(sqrt) X(abs) X(sign) X(exp) X(log) X(tanh) X(reciprocal) X(fill) X(copy) \
@@ -267,6 +267,7 @@ void step(const Program &program, const int64_t *table, int64_t tensors, const i
 
 AIMOPT_API const char *aimopt_element_ops() { return AIMOPT_ELEMENT_OPS(AIMOPT_NAME) ""; }
 AIMOPT_API const char *aimopt_uniform_ops() { return AIMOPT_UNIFORM_OPS(AIMOPT_NAME) ""; }
+AIMOPT_API int32_t aimopt_max_registers() { return aimopt::kMaxRegisters; }
 AIMOPT_API int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
 AIMOPT_API int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
 

@@ -9,7 +9,8 @@ what it does to one element, from which `program.py` makes the fused step. For e
 A symbol is a linear form Σ coefficient·node + offset. Coefficients and offset are numbers, or graphs of what is the
 same for all elements of a tensor (the step count, the learning rate); a symbol without terms is such a number. A
 form of more than one term is computed when it is used, and not again. What is not element-wise, or asks whether a
-symbol is true, is `Untraceable`: such a step is not fused.
+symbol is true, is `Untraceable`: such a step is not fused. What Python computes beside the tensors (a random number,
+a counter) is computed once, when the step is traced.
 """
 
 import math
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Union
 Number = Union[float, "Node"]
 
 
-class Untraceable(AttributeError, TypeError):  # noqa: N818
+class Untraceable(Exception):  # noqa: N818
     """This step cannot be fused; the message says what stands in the way."""
 
 
@@ -54,7 +55,10 @@ class Graph:
     def uniform(self, op: str, *args: Number) -> Number:
         """An operation on numbers, carried out at once where they are all known."""
         if not any(isinstance(a, Node) for a in args):
-            return _ON_NUMBERS[op](*args)
+            try:
+                return float(_ON_NUMBERS[op](*args))
+            except (ArithmeticError, ValueError, TypeError):  # where Python refuses, the kernel has an infinity or NaN
+                return self.node(op, *args, elementwise=False)
         if op == "add" and 0.0 in args:
             return args[1] if args[0] == 0.0 else args[0]
         if op == "mul" and 1.0 in args:
@@ -87,11 +91,12 @@ _ON_NUMBERS: dict[str, Callable[..., float]] = {
 class Symbol:
     """Stands for a tensor, or for a number, in the arithmetic of a step."""
 
-    __slots__ = ("graph", "offset", "terms")
+    __slots__ = ("condition", "graph", "offset", "terms")
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
-    def __init__(self, graph: Graph, terms: dict[Node, Number], offset: Number = 0.0):
+    def __init__(self, graph: Graph, terms: dict[Node, Number], offset: Number = 0.0, *, condition: bool = False):
         self.graph, self.terms, self.offset = graph, terms, offset
+        self.condition = condition  # whether it stands for true or false, as 1 or 0
 
     def node(self) -> Node:
         """The value of every element; a form is computed here, and known by its node from now on."""
@@ -133,19 +138,25 @@ class Symbol:
 
     def plus(self, other: "Symbol") -> "Symbol":
         """The sum of two forms."""
+        if self.condition and other.condition:
+            raise Untraceable("it adds two conditions, which tensors do by another rule than numbers")
+        if self.terms and self.offset != 0.0 and other.offset != 0.0:
+            self.node()  # x + a + b is not x + (a + b): someone may be rounding
         u, terms = self.graph.uniform, dict(self.terms)
         for node, factor in other.terms.items():
             terms[node] = u("add", terms[node], factor) if node in terms else factor
         return Symbol(self.graph, terms, u("add", self.offset, other.offset))
 
-    def _monomial(self) -> tuple[Node, Number]:
-        """The node and the factor of a form of one term."""
+    def _up_to_sign(self) -> tuple[Node, float]:
+        """The node, and 1 or −1; other factors are computed, since a square or quotient of them may not exist."""
         self.used()
-        ((node, factor),) = self.terms.items() if self.terms else [(self.node(), 1.0)]
-        return node, factor
+        ((node, factor),) = self.terms.items()
+        return (node, factor) if isinstance(factor, float) and abs(factor) == 1.0 else (self.node(), 1.0)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        in_place = name.endswith("_") and not name.startswith("__")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        in_place = name.endswith("_")
         operation = _OPERATIONS.get(name.removesuffix("_"))
         if operation is None:
             raise Untraceable(f"it uses {name!r}, which is not element-wise or not known to the fused step")
@@ -156,7 +167,7 @@ class Symbol:
 
     def _in_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
         result = operation(self, *args, **kwargs)  # not computed first: a chain of in-place operations is one form
-        self.terms, self.offset = dict(result.terms), result.offset
+        self.terms, self.offset, self.condition = dict(result.terms), result.offset, result.condition
         return self
 
     @classmethod
@@ -221,23 +232,40 @@ class Symbol:
     def __ne__(self, other: Any) -> "Symbol":  # type: ignore[override]
         return 1 - (self == other)
 
+    def __iadd__(self, other: Any) -> "Symbol":
+        return self._in_place(_OPERATIONS["add"], other)
+
+    def __isub__(self, other: Any) -> "Symbol":
+        return self._in_place(_OPERATIONS["sub"], other)
+
+    def __imul__(self, other: Any) -> "Symbol":
+        return self._in_place(_mul, other)
+
+    def __itruediv__(self, other: Any) -> "Symbol":
+        return self._in_place(_div, other)
+
+    def __ipow__(self, other: Any) -> "Symbol":
+        return self._in_place(_pow, other)
+
     __radd__ = __add__
     __rmul__ = __mul__
 
 
 def _pointwise(op: str, x: Symbol, *others: Any) -> Symbol:
     operands = [x, *(x._lift(other) for other in others)]
+    condition = op in ("lt", "le", "eq")
     if any(operand.terms for operand in operands):
-        return Symbol(x.graph, {x.graph.node(op, *(o.node() for o in operands), elementwise=True): 1.0})
-    return Symbol(x.graph, {}, x.graph.uniform(op, *(o.offset for o in operands)))
+        node = x.graph.node(op, *(o.node() for o in operands), elementwise=True)
+        return Symbol(x.graph, {node: 1.0}, condition=condition)
+    return Symbol(x.graph, {}, x.graph.uniform(op, *(o.offset for o in operands)), condition=condition)
 
 
 def _mul(x: Symbol, other: Any) -> Symbol:
     y = x._lift(other)
     if not (x.terms and y.terms):
         return x.scaled(y.offset) if x.terms else y.scaled(x.offset)
-    (a, s), (b, t) = x._monomial(), y._monomial()
-    return Symbol(x.graph, {x.graph.node("mul", a, b, elementwise=True): x.graph.uniform("mul", s, t)})
+    (a, s), (b, t) = x._up_to_sign(), y._up_to_sign()
+    return Symbol(x.graph, {x.graph.node("mul", a, b, elementwise=True): s * t})
 
 
 def _div(x: Symbol, other: Any) -> Symbol:
@@ -247,11 +275,11 @@ def _div(x: Symbol, other: Any) -> Symbol:
         if not x.terms:
             return Symbol(x.graph, {}, u("div", x.offset, y.offset))
         return x.scaled(u("div", 1.0, y.offset))
-    b, t = y._monomial()
+    b, t = y._up_to_sign()
     if not x.terms:
-        return Symbol(x.graph, {x.graph.node("reciprocal", b, elementwise=True): u("div", x.offset, t)})
-    a, s = x._monomial()
-    return Symbol(x.graph, {x.graph.node("div", a, b, elementwise=True): u("div", s, t)})
+        return Symbol(x.graph, {x.graph.node("reciprocal", b, elementwise=True): u("mul", x.offset, t)})
+    a, s = x._up_to_sign()
+    return Symbol(x.graph, {x.graph.node("div", a, b, elementwise=True): s * t})
 
 
 def _pow(x: Symbol, exponent: Any) -> Symbol:
@@ -271,6 +299,12 @@ def _clamp(x: Symbol, min: Any = None, max: Any = None) -> Symbol:
     if min is not None:
         x = _pointwise("maximum", x, min)
     return x if max is None else _pointwise("minimum", x, max)
+
+
+def _double(x: Symbol) -> Symbol:
+    if x.terms:
+        raise Untraceable("it uses 'double', and the fused step has one precision for all elements")
+    return Symbol(x.graph, {}, x.offset)  # numbers have that precision anyway
 
 
 def _constant(value: float) -> Callable[[Symbol], Symbol]:
@@ -294,7 +328,7 @@ _OPERATIONS: dict[str, Callable[..., Symbol]] = {
     "clamp": _clamp,
     "copy": lambda x, y: x._lift(y),
     "clone": lambda x: Symbol(x.graph, dict(x.terms), x.offset),
-    "double": lambda x: Symbol(x.graph, dict(x.terms), x.offset),  # numbers are float64 anyway
+    "double": _double,
     "zeros_like": _constant(0.0),
     "ones_like": _constant(1.0),
     "gt": lambda x, y: x > y,

@@ -10,13 +10,14 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from aimopt.kernels.program import Program
 
+T = TypeVar("T")
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
 # The type of a stream, and how many of them an element is: complex numbers are pairs of reals.
 TYPES = {
@@ -44,30 +45,34 @@ class Table(NamedTuple):
     members: list[int]
     rows: "array[int]"  # numbers in memory, rank, addresses of the scalars, of the streams; the gradient's is the last
 
-    def of(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Those of a list with one for each parameter that belong to this table."""
-        return tensors if len(tensors) == len(self.members) else [tensors[i] for i in self.members]
+    def of(self, column: "list[T]") -> "list[T]":
+        """Of a list with one entry for each parameter, those of this table."""
+        return column if len(column) == len(self.members) else [column[i] for i in self.members]
 
 
 class Survey(NamedTuple):
     """What was found out about the tensors of a group; it holds as long as they are where they were."""
 
-    own: list[Tensor]  # parameters and state: kept, so that their memory stays theirs
+    own: list[Tensor]  # parameters and state: kept, so that no other tensor takes their places in memory
     at: list[int]
-    numels: list[int]
+    places: frozenset[int]  # the same
+    contiguous: list[bool]  # the parameters; those that are not are dense all the same
+    strides: dict[int, tuple[int, ...]]  # of these
+    numels: list[int]  # of the gradients, as of the parameters
     dtypes: list[torch.dtype]  # of the gradients
-    contiguous: list[bool]
-    strided: list[int]  # the parameters that are dense, but not contiguous
+    has_complex: bool
     tables: list[Table]
     rest: list[int]  # what no kernel can reach
 
-    def holds(self, own: list[Tensor], grads: list[Tensor]) -> bool:
+    def holds(self, own: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> bool:
         """Whether nothing has changed that matters; list against list, because this runs at every step."""
         return (
             not self.rest
             and list(map(Tensor.data_ptr, own)) == self.at
+            and list(map(Tensor.is_contiguous, params)) == self.contiguous
             and list(map(Tensor.numel, grads)) == self.numels
             and list(map(_dtype, grads)) == self.dtypes
+            and all(params[i].stride() == strides for i, strides in self.strides.items())
         )
 
 
@@ -77,6 +82,7 @@ class Found(NamedTuple):
     survey: Survey
     params: list[Tensor]
     grads: list[Tensor]
+    grads_at: list[int]
     state: list[Tensor]
 
 
@@ -96,41 +102,48 @@ class Surveyor:
         sought = ("width", "scalars", "buffers", "_device_type")
         return isinstance(other, Surveyor) and all(getattr(self, x) == getattr(other, x) for x in sought)
 
-    def find(self, params: list[Tensor], ranks: list[int], state: list[Tensor]) -> Found:
+    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Found:
         """Where everything is."""
-        grads: list[Any] = [p.grad for p in params]
-        if not all(map(_has_storage, {*map(type, params), *map(type, grads)})):
+        if not all(map(_has_storage, {*map(type, grads)})):
             params, grads, state = _localize(params, grads, state)
         own = params + state
         survey = self._survey
-        if survey is None or not survey.holds(own, grads):
+        if survey is None or not survey.holds(own, params, grads):
             survey = self._survey = self._look(params, grads, ranks, state)
-        return Found(survey, params, _laid_out_like(params, grads, survey), state)
+        grads, grads_at = _laid_out(params, grads, survey)
+        return Found(survey, params, grads, grads_at, state)
 
     def _look(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Survey:
+        rows = [state[i : i + self.width] for i in range(0, len(state), self.width)]
+        scalars, buffers = ([[row[k] for k in some] for row in rows] for some in (self.scalars, self.buffers))
+        reachable = _apart(
+            [
+                (i, (p, *buffers[i]))
+                for i, (p, g) in enumerate(zip(params, grads, strict=True))
+                if p.device.type == self._device_type and _are_scalars(p, scalars[i]) and _are_alike(p, g, buffers[i])
+            ]
+        )
         tables: dict[Any, Table] = {}
-        rest = []
-        for i, (p, g, rank) in enumerate(zip(params, grads, ranks, strict=True)):
-            scalars, buffers = ([state[i * self.width + k] for k in some] for some in (self.scalars, self.buffers))
-            if p.device.type != self._device_type or not (_are_scalars(p, scalars) and _are_alike(p, g, buffers)):
-                rest.append(i)
-                continue
-            types = tuple(TYPES[x.dtype][0] for x in (p, *buffers, g))
-            scalar_types = tuple(TYPES[x.dtype][0] for x in scalars)
-            key = (types, scalar_types, p.device, scalars[0].device)
+        for i in reachable:
+            p = params[i]
+            types = tuple(TYPES[x.dtype][0] for x in (p, *buffers[i], grads[i]))
+            key = (types, tuple(TYPES[x.dtype][0] for x in scalars[i]), p.device, scalars[i][0].device)
             table = tables.setdefault(key, Table(*key, [], array("q")))
             table.members.append(i)
-            addresses = [x.data_ptr() for x in (*scalars, p, *buffers)]
-            table.rows.extend([p.numel() * TYPES[p.dtype][1], rank, *addresses, 0])
+            addresses = [x.data_ptr() for x in (*scalars[i], p, *buffers[i])]
+            table.rows.extend([p.numel() * TYPES[p.dtype][1], ranks[i], *addresses, 0])
+        rest = sorted({*range(len(params))} - {*reachable})
+        at = [] if rest else [x.data_ptr() for x in params + state]
         contiguous = [p.is_contiguous() for p in params]
-        own = params + state
         return Survey(
-            own,
-            [] if rest else [x.data_ptr() for x in own],
-            [p.numel() for p in params],
-            [g.dtype for g in grads],
+            params + state,
+            at,
+            frozenset(at),
             contiguous,
-            [i for i, so in enumerate(contiguous) if not so],
+            {i: p.stride() for i, p in enumerate(params) if not contiguous[i]},
+            [g.numel() for g in grads],
+            [g.dtype for g in grads],
+            any(g.is_complex() for g in grads),
             list(tables.values()),
             rest,
         )
@@ -152,7 +165,7 @@ def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
         return False
     if not all(x.dtype in TYPES and x.numel() == p.numel() for x in streams):
         return False
-    if any(x.is_conj() or x.is_neg() or (x.data_ptr() == 0 and x.numel() > 0) for x in streams):
+    if any(x.is_conj() or x.is_neg() or (x.data_ptr() == 0 and x.numel() > 0) for x in streams[:-1]):
         return False
     types = {TYPES[x.dtype] for x in streams}
     if len({lanes for _, lanes in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
@@ -162,17 +175,34 @@ def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     return _is_dense(p) and all(x.stride() == p.stride() for x in buffers)
 
 
-def _laid_out_like(params: list[Tensor], grads: list[Tensor], survey: Survey) -> list[Tensor]:
-    """The gradients, copied where their elements lie in another order than the parameter's."""
+def _apart(candidates: list[tuple[int, tuple[Tensor, ...]]]) -> list[int]:
+    """Those whose memory is nobody else's: a kernel steps them all at once."""
+    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes, i) for i, own in candidates for x in own if x.numel())
+    shared, end, last = set(), 0, -1
+    for begin, stop, i in spans:
+        if begin < end:
+            shared |= {i, last}
+        if stop > end:
+            end, last = stop, i
+    return [i for i, _ in candidates if i not in shared]
+
+
+def _laid_out(params: list[Tensor], grads: list[Tensor], survey: Survey) -> tuple[list[Tensor], list[int]]:
+    """The gradients and where they are: copied, if their elements are not what and where the parameter's order asks."""
+    at = list(map(Tensor.data_ptr, grads))
     contiguous = list(map(Tensor.is_contiguous, grads))
-    if contiguous == survey.contiguous and not survey.strided:
-        return grads
-    other = [i for i, (p, g) in enumerate(zip(survey.contiguous, contiguous, strict=True)) if p and not g]
-    other += [i for i in survey.strided if grads[i].stride() != params[i].stride()]
+    usual = contiguous == survey.contiguous and not survey.strides and survey.places.isdisjoint(at)
+    lazy = any(map(Tensor.is_neg, grads)) or (survey.has_complex and any(map(Tensor.is_conj, grads)))
+    if usual and not lazy and (0 not in at or 0 in survey.places):
+        return grads, at
     grads = list(grads)
-    for i in {*other} - {*survey.rest}:
-        grads[i] = torch.empty_like(params[i], dtype=grads[i].dtype).copy_(grads[i])
-    return grads
+    for i in {*range(len(grads))} - {*survey.rest}:
+        p, g = params[i], grads[i]
+        in_order = contiguous[i] if survey.contiguous[i] else g.stride() == p.stride()
+        if not in_order or g.is_neg() or g.is_conj() or (g.numel() and (at[i] in survey.places or at[i] == 0)):
+            grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
+            at[i] = grads[i].data_ptr()
+    return grads, at
 
 
 def _is_dense(x: Tensor) -> bool:
