@@ -55,7 +55,7 @@ class Survey(NamedTuple):
 
     own: list[Tensor]  # parameters and state: kept, so that no other tensor takes their places in memory
     at: list[int]
-    places: frozenset[int]  # the same
+    places: frozenset[int]  # the same, apart from the 0 of empty tensors
     contiguous: list[bool]  # the parameters; those that are not are dense all the same
     strides: dict[int, tuple[int, ...]]  # of these
     numels: list[int]  # of the gradients, as of the parameters
@@ -64,15 +64,20 @@ class Survey(NamedTuple):
     tables: list[Table]
     rest: list[int]  # what no kernel can reach
 
-    def holds(self, own: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> bool:
+    def holds(self, own: list[Tensor], grads: list[Tensor], contiguous: list[bool]) -> bool:
         """Whether nothing has changed that matters; list against list, because this runs at every step."""
         return (
             not self.rest
             and list(map(Tensor.data_ptr, own)) == self.at
-            and list(map(Tensor.is_contiguous, params)) == self.contiguous
             and list(map(Tensor.numel, grads)) == self.numels
             and list(map(_dtype, grads)) == self.dtypes
-            and all(params[i].stride() == strides for i, strides in self.strides.items())
+            # Autograd lays a gradient out like its parameter: one that lies otherwise is a reason to look closer.
+            and ((contiguous == self.contiguous and not self.strides) or self._lie_as_before(own))
+        )
+
+    def _lie_as_before(self, params: list[Tensor]) -> bool:
+        return all(params[i].is_contiguous() == before for i, before in enumerate(self.contiguous)) and all(
+            params[i].stride() == before for i, before in self.strides.items()
         )
 
 
@@ -106,11 +111,11 @@ class Surveyor:
         """Where everything is."""
         if not all(map(_has_storage, {*map(type, grads)})):
             params, grads, state = _localize(params, grads, state)
-        own = params + state
+        contiguous = list(map(Tensor.is_contiguous, grads))
         survey = self._survey
-        if survey is None or not survey.holds(own, params, grads):
+        if survey is None or not survey.holds(params + state, grads, contiguous):
             survey = self._survey = self._look(params, grads, ranks, state)
-        grads, grads_at = _laid_out(params, grads, survey)
+        grads, grads_at = _laid_out(params, grads, contiguous, survey)
         return Found(survey, params, grads, grads_at, state)
 
     def _look(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Survey:
@@ -138,7 +143,7 @@ class Surveyor:
         return Survey(
             params + state,
             at,
-            frozenset(at),
+            frozenset(at) - {0},
             contiguous,
             {i: p.stride() for i, p in enumerate(params) if not contiguous[i]},
             [g.numel() for g in grads],
@@ -187,22 +192,24 @@ def _apart(candidates: list[tuple[int, tuple[Tensor, ...]]]) -> list[int]:
     return [i for i, _ in candidates if i not in shared]
 
 
-def _laid_out(params: list[Tensor], grads: list[Tensor], survey: Survey) -> tuple[list[Tensor], list[int]]:
-    """The gradients and where they are: copied, if their elements are not what and where the parameter's order asks."""
-    at = list(map(Tensor.data_ptr, grads))
-    contiguous = list(map(Tensor.is_contiguous, grads))
-    usual = contiguous == survey.contiguous and not survey.strides and survey.places.isdisjoint(at)
+def _laid_out(
+    params: list[Tensor], grads: list[Tensor], contiguous: list[bool], survey: Survey
+) -> tuple[list[Tensor], list[int]]:
+    """The gradients and where they are: copied, if their elements are not what or where the parameter's order asks."""
+    at = [] if survey.rest else list(map(Tensor.data_ptr, grads))
+    usual = at and contiguous == survey.contiguous and not survey.strides
     lazy = any(map(Tensor.is_neg, grads)) or (survey.has_complex and any(map(Tensor.is_conj, grads)))
-    if usual and not lazy and (0 not in at or 0 in survey.places):
+    if usual and not lazy and 0 not in at and survey.places.isdisjoint(at):
         return grads, at
-    grads = list(grads)
+    laid_out, at = list(grads), [0] * len(grads)
     for i in {*range(len(grads))} - {*survey.rest}:
         p, g = params[i], grads[i]
         in_order = contiguous[i] if survey.contiguous[i] else g.stride() == p.stride()
-        if not in_order or g.is_neg() or g.is_conj() or (g.numel() and (at[i] in survey.places or at[i] == 0)):
-            grads[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
-            at[i] = grads[i].data_ptr()
-    return grads, at
+        own = g.data_ptr() != 0 and g.data_ptr() not in survey.places
+        if not in_order or g.is_neg() or g.is_conj() or (g.numel() and not own):
+            laid_out[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
+        at[i] = laid_out[i].data_ptr()
+    return laid_out, at
 
 
 def _is_dense(x: Tensor) -> bool:
