@@ -35,7 +35,7 @@ setup(
         Extension(
             KERNEL,
             sources=[f"{SOURCES}/step.cpp", f"{SOURCES}/stream.cpp"],
-            depends=[f"{SOURCES}/interpreter.inc", f"{SOURCES}/threads.h"],
+            depends=[f"{SOURCES}/{name}" for name in ("interpreter.inc", "threads.h", "export.h")],
             language="c++",
             optional=True,  # without a compiler the package still installs, and takes the plain path
         )

@@ -22,7 +22,7 @@ RADAR_PARTS = (aimopt.GradientDifference(), Relativistic(), FixedPoint(ell_ratio
 def forget() -> None:
     """Triton decides when a kernel is made whether it is interpreted: make them anew."""
     gpu.missing.cache_clear()
-    gpu.kernels.cache_clear()
+    gpu._printed.cache_clear()
     sys.modules.pop("aimopt.kernels.device_functions", None)
 
 

@@ -49,7 +49,7 @@ def test_what_is_printed_compiles_for_a_gpu(name: str, monkeypatch: pytest.Monke
     made = gpu.kernels(program, tuple(types), tuple(scalar_types), True)
     number = "fp64" if FLOAT64 in types else "fp32"
     kinds = dict(rows="*i64", gradients="*i64", chunks="*i64", uniforms=f"*{number}", keys="*i32", tensors="i32")
-    kinds |= dict(found_inf="*fp32", lr_at="*fp64", grad_scale_at="*fp32")
+    kinds |= dict(found_inf="*fp32", lr_at="*fp64", grad_scale_at="*fp32", constants="*fp64")
     assembly = []
     for kernel, constants in (
         (made.prepare, dict(LANES=gpu.LANES)),
@@ -73,8 +73,18 @@ def test_the_source_of_a_kernel_reads_as_the_program_does() -> None:
     program = program_for(build(parameters(), RADAR_PARTS))
     printed = source(program, (FLOAT32,) * 4, (FLOAT32,), False)
     assert "exp_avg_sq_2 = tl.fma(grad_3 * c" in printed
+    assert "0.999" not in printed
     assert printed.count("tl.store(") == len(handed_over(program)) + 1 + 3  # numbers, the step count, streams
     assert "scramble" not in printed
+
+
+@interpreted
+def test_a_schedule_of_a_hyperparameter_needs_no_new_kernel() -> None:
+    made = {
+        gpu.kernels(program_for(aimopt.RADAR(parameters(), betas=(beta, 0.99))), (FLOAT32,) * 4, (FLOAT32,), False)
+        for beta in (0.8, 0.85, 0.9)
+    }
+    assert len(made) == 1
 
 
 @interpreted

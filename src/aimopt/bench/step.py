@@ -1,7 +1,7 @@
 """The optimizer step alone: ours against torch's fused and foreach AdamW, published peers, and the machine itself.
 
 All optimizers of one comparison step the same parameters with the same gradients, so that only their states differ.
-`streaming` is the time of reading and writing the bytes that our step does with a plain loop: the least it can take.
+`streaming` is a plain loop that reads and writes the bytes that our step does: what its arithmetic is measured against.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from torch import Tensor
 
 import aimopt
 from aimopt.bench.shapes import MODELS, Shapes
-from aimopt.bench.timing import Ratio, aligned, in_turn, ratio
+from aimopt.bench.timing import Ratio, aligned, in_turn, ratio, state_bytes
 from aimopt.kernels import cpu
 
 LARGE = ("gpt2", "resnet50")  # the others take milliseconds, and are timed more often
@@ -106,7 +106,7 @@ def compare(model: str, shapes: Shapes, family: Family, rounds: int) -> list[Row
     if streaming is not None and count > 1e6:  # below that, calling it is all it takes
         calls["streaming"] = streaming
     times = in_turn(calls, rounds)
-    sizes = {name: _state_bytes(optimizer) / count for name, optimizer in optimizers.items()}
+    sizes = {name: state_bytes(optimizer) for name, optimizer in optimizers.items()}
     return [
         Row(
             model,
@@ -122,11 +122,6 @@ def compare(model: str, shapes: Shapes, family: Family, rounds: int) -> list[Row
         for peer in calls
         if peer != ours
     ]
-
-
-def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    values = (x for state in optimizer.state.values() for x in state.values())
-    return sum(x.nbytes for x in values if isinstance(x, Tensor) and x.ndim)
 
 
 def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:

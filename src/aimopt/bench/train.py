@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import aimopt
-from aimopt.bench.timing import Ratio, aligned, in_turn, ratio
+from aimopt.bench.timing import Ratio, aligned, in_turn, ratio, state_bytes
 
 VOCABULARY, CONTEXT, BATCH = 2048, 128, 4
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -100,11 +100,6 @@ class Trainer:
         self.passes.append(time.perf_counter() - begin)
         self.optimizer.step()
 
-    def state_bytes(self) -> float:
-        """The optimizer's state, a parameter."""
-        tensors = (x for state in self.optimizer.state.values() for x in state.values() if isinstance(x, Tensor))
-        return sum(x.nbytes for x in tensors if x.ndim) / sum(p.numel() for p in self.model.parameters())
-
 
 def run(rounds: int, progress: Callable[[str], None] = print, **size: int) -> list[Row]:
     """Train under every optimizer in turn."""
@@ -112,7 +107,7 @@ def run(rounds: int, progress: Callable[[str], None] = print, **size: int) -> li
     progress(f"{sum(p.numel() for p in trainers[REFERENCE].model.parameters()):,} parameters, {rounds} rounds")
     times = in_turn({name: trainer.step for name, trainer in trainers.items()}, rounds)
     passes = {name: trainer.passes[-rounds:] for name, trainer in trainers.items()}
-    sizes = {name: trainer.state_bytes() for name, trainer in trainers.items()}
+    sizes = {name: state_bytes(trainer.optimizer) for name, trainer in trainers.items()}
     del trainers
     rows = []
     for name in OPTIMIZERS:

@@ -21,7 +21,7 @@ from torch import Tensor
 from aimopt.kernels.program import LR, SCALE, STEP, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
 from aimopt.kernels.tables import FLOAT64, Found, Surveyor, Table, math_of
-from aimopt.kernels.triton_source import ALIGNED, handed_over, source
+from aimopt.kernels.triton_source import ALIGNED, constants, handed_over, source
 
 # The kind of device that has these kernels. The tests say "cpu": Triton's interpreter runs on tensors of the host.
 DEVICE = "cuda"
@@ -54,10 +54,13 @@ class Kernels(NamedTuple):
     step: Any
 
 
-@lru_cache(maxsize=1024)
 def kernels(program: Program, types: tuple[int, ...], scalar_types: tuple[int, ...], stochastic: bool) -> Kernels:
     """The kernels of a program for streams and scalars of these types; Triton compiles them when they first run."""
-    text = source(program, types, scalar_types, stochastic)
+    return _printed(source(program, types, scalar_types, stochastic))
+
+
+@lru_cache(maxsize=1024)
+def _printed(text: str) -> Kernels:
     # Triton reads a kernel's source again, through `inspect`, which finds here what is in no file.
     file = f"<aimopt kernel {sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -128,6 +131,7 @@ class Launch:
         math = torch.float64 if math_of(table.types) == FLOAT64 else torch.float32
         self.uniforms = torch.empty(n, max(1, len(handed_over(program))), dtype=math, device=self.device)
         self.keys = torch.empty(n, dtype=torch.int32, device=self.device)
+        self._known = self._mail.send(torch.tensor([*constants(program), 0.0], dtype=torch.float64))
         self._constants: dict[str, tuple[float, Tensor]] = {}
 
     def run(self, at: list[int], numbers: Numbers) -> list[Any]:
@@ -142,8 +146,9 @@ class Launch:
         n = len(at)
         with torch.cuda.device_of(self.rows):
             self.kernels.prepare[(-(-n // LANES),)](
-                self.rows, self.uniforms, self.keys, found_inf, lr, scale, n, LANES=LANES, num_warps=1, **OPTIONS
-            )
+                self.rows, self.uniforms, self.keys, found_inf, lr, scale, self._known, n,
+                LANES=LANES, num_warps=1, **OPTIONS,
+            )  # fmt: skip
             for whole, chunks in enumerate((self.ragged, self.whole)):
                 if len(chunks):
                     self.kernels.step[(len(chunks),)](

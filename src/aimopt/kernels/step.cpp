@@ -13,13 +13,8 @@
 #include <cstring>
 #include <vector>
 
+#include "export.h"
 #include "threads.h"
-
-#if defined(_WIN32)
-#define AIMOPT_API extern "C" __declspec(dllexport)
-#else
-#define AIMOPT_API extern "C" __attribute__((visibility("default")))
-#endif
 
 namespace aimopt {
 

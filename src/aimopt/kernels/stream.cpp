@@ -5,13 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "export.h"
 #include "threads.h"
-
-#if defined(_WIN32)
-#define AIMOPT_API extern "C" __declspec(dllexport)
-#else
-#define AIMOPT_API extern "C" __attribute__((visibility("default")))
-#endif
 
 namespace {
 

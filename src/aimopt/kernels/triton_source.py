@@ -10,7 +10,6 @@ step counts and learning rate may live on the device: nothing waits for them. Wh
 `device_functions.py`.
 """
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -55,9 +54,15 @@ ELEMENT_OPS = {
 }
 
 
-def handed_over(program: Program) -> list[Node]:
-    """The numbers that `prepare` computes for `step`, in the order in which they lie in a row of `uniforms`."""
-    return list(dict.fromkeys(n for i in program.code for n in i.numbers if isinstance(n, Node)))
+def handed_over(program: Program) -> list[Number]:
+    """The numbers that `prepare` has for `step`, in the order in which they lie in a row of `uniforms`."""
+    return list(dict.fromkeys(n for i in program.code for n in i.numbers))
+
+
+def constants(program: Program) -> list[float]:
+    """The numbers that are known; they are no part of the source, so that a schedule of one needs no new kernel."""
+    numbers = [n for node in program.uniforms for n in node.args] + [n for _, n in program.scalar_results]
+    return list(dict.fromkeys(n for n in (*numbers, *handed_over(program)) if not isinstance(n, Node)))
 
 
 def source(program: Program, types: tuple[int, ...], scalar_types: tuple[int, ...], stochastic: bool) -> str:
@@ -80,9 +85,7 @@ class _Printer:
         self.written = [k for k, name in enumerate(program.streams) if name in program.written]
         self.by_chance = [k for k in self.written if stochastic and self.types[k] != self.math]
         self.width = 2 + len(scalar_types) + len(types) - 1  # of a row: addresses of gradients are apart from it
-        numbers = [n for node in program.uniforms for n in node.args] + [n for _, n in program.scalar_results]
-        numbers += [n for i in program.code for n in i.numbers]
-        self.constants = dict.fromkeys(n for n in numbers if not isinstance(n, Node))
+        self.constants = constants(program)
         self._names: dict[Number, str] = {node: f"u{k}" for k, node in enumerate(program.uniforms)}
         self._names |= {n: f"c{k}" for k, n in enumerate(self.constants)}
 
@@ -101,7 +104,9 @@ class _Printer:
         """The kernel that counts steps, and evaluates what is the same for all elements of a tensor."""
         step = self.scalars[STEP]
         yield '@triton.jit(do_not_specialize=["tensors"])'
-        yield f"def prepare(rows, uniforms, keys, found_inf, {LR}_at, {SCALE}_at, tensors, LANES: tl.constexpr):"
+        yield "def prepare("
+        yield f"    rows, uniforms, keys, found_inf, {LR}_at, {SCALE}_at, constants, tensors, LANES: tl.constexpr,"
+        yield "):"
         yield "    tensor = tl.program_id(0) * LANES + tl.arange(0, LANES)"
         yield "    here = tensor < tensors"
         yield f"    row = rows + tensor * {self.width}"
@@ -110,13 +115,14 @@ class _Printer:
         for k, (name, kind) in enumerate(zip(self.scalars.values(), self.scalar_types, strict=True)):
             yield f"    {name}_at = tl.load(row + {2 + k}, here, 0).to(tl.pointer_type({kind}))"
             yield f"    {name} = tl.load({name}_at, here, 0).to(tl.float64){' + 1' if name == step else ''}"
-        for constant in self.constants:
-            yield f"    {self.number(constant)} = tl.full([LANES], {_literal(constant)}, tl.float64)"
+        for k, constant in enumerate(self.constants):
+            yield f"    {self.number(constant)} = tl.full([LANES], 0.0, tl.float64) + tl.load(constants + {k})"
         for node in self.program.uniforms:
             operands = dict(zip("abc", map(self.number, node.args), strict=False))
             yield f"    {self.number(node)} = {UNIFORM_OPS[node.op].format(**operands, math='tl.float64')}"
-        for k, node in enumerate(self.over):
-            yield f"    tl.store(uniforms + tensor * {len(self.over)} + {k}, {self.number(node)}.to({self.math}), here)"
+        for k, number in enumerate(self.over):
+            place = f"uniforms + tensor * {len(self.over)} + {k}"
+            yield f"    tl.store({place}, {self.number(number)}.to({self.math}), here)"
         if self.by_chance:
             yield "    rank = tl.load(row + 1, here, 0).to(tl.uint32)"
             yield f"    tl.store(keys + tensor, scramble(scramble({step}.to(tl.int64).to(tl.uint32)) ^ rank), here)"
@@ -142,10 +148,8 @@ class _Printer:
         for name, kind, place in zip(self.streams, self.types, [*places, "gradients + tensor"], strict=True):
             yield f"    {name}_at = tl.load({place}).to(tl.pointer_type({kind}))"
             yield f"    {name}_at = tl.multiple_of({name}_at, {ALIGNED} if WHOLE else 1)"
-        for constant in dict.fromkeys(n for i in self.program.code for n in i.numbers if not isinstance(n, Node)):
-            yield f"    {self.number(constant)} = tl.full([], {_literal(constant)}, {self.math})"
-        for k, node in enumerate(self.over):
-            yield f"    {self.number(node)} = tl.load(uniforms + tensor * {len(self.over)} + {k})"
+        for k, number in enumerate(self.over):
+            yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.over)} + {k})"
         for k in self.by_chance:
             key = "tl.load(keys + tensor).to(tl.uint32, bitcast=True)"
             yield f"    {self.streams[k]}_key = scramble({key} ^ {k})"
@@ -175,7 +179,3 @@ class _Printer:
 
 def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name, flags=re.ASCII)
-
-
-def _literal(value: float) -> str:
-    return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
