@@ -92,7 +92,7 @@ class Bucket(NamedTuple):
     group: dict[str, Any]
     params: Sequence[Tensor]
     states: Sequence[State]
-    ranks: Sequence[int]  # their places in the group
+    ranks: Sequence[int]  # their places among all parameters of the optimizer
     t: Step
     many: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it

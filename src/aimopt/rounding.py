@@ -5,7 +5,7 @@ time. Rounded up or down by chance, each as likely as the other value is near, i
 
     round_stochastically(x, torch.bfloat16, t=1, rank=0, salt=0)
 
-The chance is a hash of the step, the parameter's place in its group, the buffer (`salt`) and the element. So a run is
+The chance is a hash of the step, the parameter's place (`rank`), the buffer (`salt`) and the element. So a run is
 reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits as this.
 """
 

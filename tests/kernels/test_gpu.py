@@ -263,11 +263,12 @@ def test_memory_of_every_kind_is_reached_or_left() -> None:
     for p in params:
         p.grad = torch.zeros_like(p, memory_format=torch.contiguous_format)
     program = program_for(AdamW(params))
-    plan = gpu.Plan(program, Surveyor(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE), True)
+    surveyor = Surveyor(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE)
     state = [x for p in params for x in (torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p))]
     grads = [p.grad for p in params if p.grad is not None]
-    assert plan.find(params, grads, list(range(5)), state) == [4]
-    plan.run(Numbers(0.1))
+    found = surveyor.find(params, grads, list(range(5)), state)
+    assert found.survey.rest == [4]
+    gpu.Plan(program, True).run(found, Numbers(0.1))
 
 
 @interpreted

@@ -89,7 +89,8 @@ def families() -> list[Family]:
         ),
         "NAdam": _installed(("torch NAdam foreach", partial(torch.optim.NAdam, lr=LR, foreach=True))),
     }
-    return [Family(Contender(name, partial(getattr(aimopt, name), lr=LR)), found) for name, found in peers.items()]
+    ours = {name: Contender(name, partial(getattr(aimopt, name), lr=LR)) for name in peers}
+    return [Family(ours[name], found) for name, found in peers.items() if found]
 
 
 def compare(model: str, shapes: Shapes, family: Family, rounds: int) -> list[Row]:

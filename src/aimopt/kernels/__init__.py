@@ -19,7 +19,7 @@ from torch import Tensor
 from aimopt.components import Parts
 from aimopt.kernels import cpu, gpu
 from aimopt.kernels.program import Fusible, Numbers, Program, fuse
-from aimopt.kernels.tables import TYPES, Surveyor
+from aimopt.kernels.tables import TYPES, Found, Surveyor
 
 
 def status() -> dict[str, str]:
@@ -91,6 +91,7 @@ class FusedGroup:
         self._made_of: tuple[Any, ...] = ()
         self._plan: cpu.Plan | gpu.Plan | None = None
         self._surveyor: Surveyor | None = None
+        self._found: Found | None = None
 
     def reach(
         self,
@@ -109,9 +110,10 @@ class FusedGroup:
         if self._made_of != made_of:
             self._plan = self._planned(parts, group, scaled, _backend(params[0].device.type))
             self._made_of = made_of
-        if self._plan is None:
+        if self._plan is None or self._surveyor is None:
             return range(len(params))
-        return self._plan.find(params, grads, ranks, state)
+        self._found = self._surveyor.find(params, grads, ranks, state)
+        return self._found.survey.rest
 
     def _planned(self, parts: Parts, group: dict[str, Any], scaled: bool, backend: Any) -> "cpu.Plan | gpu.Plan | None":
         program = program_of(parts, group, scaled=scaled)
@@ -121,9 +123,10 @@ class FusedGroup:
         surveyor = Surveyor(program, ("step", *parts.buffers()), backend.DEVICE)
         if surveyor != self._surveyor:  # a schedule of a hyperparameter changes the program, not the tensors
             self._surveyor = surveyor
-        return cast("cpu.Plan | gpu.Plan", backend.Plan(program, self._surveyor, group["stochastic_rounding"]))
+        return cast("cpu.Plan | gpu.Plan", backend.Plan(program, group["stochastic_rounding"]))
 
     def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Step what was found."""
-        if self._plan is not None:
-            self._plan.run(Numbers(lr, grad_scale, found_inf))
+        found, self._found = self._found, None  # gradients are not to live longer than their step
+        if self._plan is not None and found is not None:
+            self._plan.run(found, Numbers(lr, grad_scale, found_inf))

@@ -2,13 +2,13 @@
 
 library()                      the interpreter, built when the package was installed, or why there is none
 Compiled(program, types, …)    a program for streams of given dtypes
-Plan(program, surveyor, …)     a parameter group's step: `run` takes the parameters that a kernel can reach
+Plan(program, stochastic)      a parameter group's step: `run` takes the tensors that `tables.py` found
 """
 
 import ctypes
 import sysconfig
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from aimopt.kernels.program import LR, MAX_REGISTERS, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import Found, Surveyor, Table, math_of
+from aimopt.kernels.tables import Found, Table, math_of
 
-ISAS = ("baseline", "AVX2", "AVX-512")
+ISAS = ("baseline", "AVX2", "AVX-512", "NEON")
 DEVICE = "cpu"
 
 # The members of `Program` in `step.cpp`.
@@ -136,23 +136,14 @@ def _with_conversions(program: Program, types: tuple[int, ...], math: int, stoch
 class Plan:
     """The step of one parameter group."""
 
-    def __init__(self, program: Program, surveyor: Surveyor, stochastic: bool):
+    def __init__(self, program: Program, stochastic: bool):
         lib = library()
         assert isinstance(lib, Library)
         self.lib, self.program, self.stochastic = lib, program, stochastic
-        self._surveyor = surveyor
-        self._found: Found | None = None
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
-    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Sequence[int]:
-        """Find what the interpreter can reach; return the indices of the rest."""
-        self._found = self._surveyor.find(params, grads, ranks, state)
-        return self._found.survey.rest
-
-    def run(self, numbers: Numbers) -> None:
+    def run(self, found: Found, numbers: Numbers) -> None:
         """Step what was found."""
-        found, self._found = self._found, None  # gradients are not to live longer than their step
-        assert found is not None
         lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         width = 2 + len(self.program.scalars) + len(self.program.streams)

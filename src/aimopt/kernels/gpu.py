@@ -2,7 +2,7 @@
 
 missing()                         why there is no such step here, or None
 kernels(program, types, …)        the two kernels of `triton_source.py`, compiled
-Plan(program, surveyor, …)        a parameter group's step: `run` takes the parameters that a kernel can reach
+Plan(program, stochastic)         a parameter group's step: `run` takes the tensors that `tables.py` found
 
 Two launches step all tensors of a group that are alike. Nothing waits for the device: a learning rate, step counts, a
 GradScaler's numbers may all live there, and what the host has to say goes over in stream order.
@@ -10,7 +10,7 @@ GradScaler's numbers may all live there, and what the host has to say goes over 
 
 import importlib
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aimopt.kernels.program import LR, SCALE, STEP, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import FLOAT64, Found, Surveyor, Table, math_of
+from aimopt.kernels.tables import FLOAT64, Found, Table, math_of
 from aimopt.kernels.triton_source import ALIGNED, constants, handed_over, source
 
 # The kind of device that has these kernels. The tests say "cpu": Triton's interpreter runs on tensors of the host.
@@ -74,45 +74,31 @@ def _printed(text: str) -> Kernels:
 class Plan:
     """The step of one parameter group."""
 
-    def __init__(self, program: Program, surveyor: Surveyor, stochastic: bool):
+    def __init__(self, program: Program, stochastic: bool):
         self.program, self.stochastic = program, stochastic
-        self._surveyor = surveyor
-        self._found: Found | None = None
         self._surveyed: Any = None
         self._launches: list[Launch] = []
         self._captured: list[Any] = []  # what CUDA graphs refer to by address
 
-    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Sequence[int]:
-        """Find what the kernels can reach; return the indices of the rest."""
-        self._found = self._surveyor.find(params, grads, ranks, state)
-        return self._found.survey.rest
-
-    def run(self, numbers: Numbers) -> None:
+    def run(self, found: Found, numbers: Numbers) -> None:
         """Step what was found."""
-        found, self._found = self._found, None  # gradients are not to live longer than their step
-        assert found is not None
         if self._surveyed is not found.survey:
             self._surveyed = found.survey
-            self._launches = [self._launch(table, found.state) for table in found.survey.tables]
+            self._launches = [Launch(table, self.program, self.stochastic) for table in found.survey.tables]
         for launch in self._launches:
             used = launch.run(launch.table.of(found.grads_at), numbers)
             if _capturing():
                 self._captured.append((found.survey.own, used))
             torch.autograd.graph.increment_version(launch.table.of(found.params))
 
-    def _launch(self, table: Table, state: list[Tensor]) -> "Launch":
-        width, places = self._surveyor.width, self._surveyor.scalars
-        scalars = [[state[i * width + k] for i in table.members] for k in places]
-        return Launch(table, self.program, self.stochastic, scalars)
-
 
 class Launch:
     """The step of the tensors of one table: what their device needs to know of them, and the kernels to run."""
 
-    def __init__(self, table: Table, program: Program, stochastic: bool, scalars: list[list[Tensor]]):
-        """`scalars` are the step counts of the tensors, then their other scalars, in the order of the program."""
+    def __init__(self, table: Table, program: Program, stochastic: bool):
         self.table, self.program, self.device = table, program, table.device
         n = len(table.members)
+        scalars = [list(column) for column in zip(*table.scalars, strict=True)]
         rows = torch.frombuffer(table.rows, dtype=torch.int64).view(n, -1)[:, :-1].clone()
         scalar_types = table.scalar_types
         self._host_scalars = scalars if table.scalars_on != self.device else None

@@ -56,7 +56,7 @@ struct Program {
     const double *constants;                    // the uniforms before the program runs; the first are the inputs
 };
 
-// One tensor: `rank` tells it from the others of its group, for the random numbers; `at` the memory of each stream.
+// One tensor: `rank` tells it from all others of its optimizer, for the random numbers; `at` the memory of each stream.
 struct Item {
     int64_t numel, rank;
     const int64_t *at;
@@ -121,7 +121,7 @@ namespace avx512 {
 #endif
 #endif
 
-enum class Isa : int32_t { baseline, avx2, avx512 };
+enum class Isa : int32_t { baseline, avx2, avx512, neon };
 
 Isa best_isa() {
 #ifdef AIMOPT_X86
@@ -130,6 +130,9 @@ Isa best_isa() {
         __builtin_cpu_supports("avx512vl"))
         return Isa::avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+#endif
+#if defined(__aarch64__) || defined(_M_ARM64)
+    return Isa::neon;  // which every such processor has, so that the baseline is it
 #endif
     return Isa::baseline;
 }

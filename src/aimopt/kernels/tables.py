@@ -43,6 +43,7 @@ class Table(NamedTuple):
     device: torch.device
     scalars_on: torch.device
     members: list[int]
+    scalars: list[list[Tensor]]  # of each member, in the order of the program: the step count first
     rows: "array[int]"  # numbers in memory, rank, addresses of the scalars, of the streams; the gradient's is the last
 
     def of(self, column: "list[T]") -> "list[T]":
@@ -88,7 +89,6 @@ class Found(NamedTuple):
     params: list[Tensor]
     grads: list[Tensor]
     grads_at: list[int]
-    state: list[Tensor]
 
 
 class Surveyor:
@@ -116,7 +116,7 @@ class Surveyor:
         if survey is None or not survey.holds(params + state, grads, contiguous):
             survey = self._survey = self._look(params, grads, ranks, state)
         grads, grads_at = _laid_out(params, grads, contiguous, survey)
-        return Found(survey, params, grads, grads_at, state)
+        return Found(survey, params, grads, grads_at)
 
     def _look(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Survey:
         rows = [state[i : i + self.width] for i in range(0, len(state), self.width)]
@@ -133,8 +133,9 @@ class Surveyor:
             p = params[i]
             types = tuple(TYPES[x.dtype][0] for x in (p, *buffers[i], grads[i]))
             key = (types, tuple(TYPES[x.dtype][0] for x in scalars[i]), p.device, scalars[i][0].device)
-            table = tables.setdefault(key, Table(*key, [], array("q")))
+            table = tables.setdefault(key, Table(*key, [], [], array("q")))
             table.members.append(i)
+            table.scalars.append(scalars[i])
             addresses = [x.data_ptr() for x in (*scalars[i], p, *buffers[i])]
             table.rows.extend([p.numel() * TYPES[p.dtype][1], ranks[i], *addresses, 0])
         rest = sorted({*range(len(params))} - {*reachable})
