@@ -1,0 +1,1 @@
+"""The lab: compare optimizers honestly, in one command."""

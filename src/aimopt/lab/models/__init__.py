@@ -1,0 +1,1 @@
+"""Networks of the paper that no light dependency brings."""

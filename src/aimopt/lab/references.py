@@ -1,0 +1,54 @@
+"""Things a user names: `package.module:Name`, or `file.py:Name` for a class in a file of their own."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load(reference: str) -> Any:
+    """What a reference names."""
+    place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"{reference!r} names nothing; write package.module:Name or file.py:Name")
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    if not hasattr(module, name):
+        there = [
+            n for n, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        raise ValueError(f"{place} has no {name!r}; its classes are {', '.join(sorted(there)) or 'none'}")
+    return getattr(module, name)
+
+
+def source(reference: str) -> dict[str, str]:
+    """The checksum of the user's file that a reference names, by the reference; nothing for an installed module."""
+    place = reference.rpartition(":")[0]
+    return {reference: hashlib.sha256(Path(place).read_bytes()).hexdigest()} if place.endswith(".py") else {}
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"there is no module {error.name!r} here; install it, or name a file: file.py:Name") from None
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r} to load from; give its path from the current folder")
+    name = f"aimopt_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # a dataclass looks its module up while it is being made
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
