@@ -61,16 +61,21 @@ def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparamet
 
     A model stands for its trainable named parameters.
     """
+    params = model_or_params
+    if isinstance(params, torch.nn.Module):
+        params = [(n, p) for n, p in params.named_parameters() if p.requires_grad]
+    optimizer: Any = class_of(name)
+    return optimizer(params, **hyperparameters)
+
+
+def class_of(name: str) -> type[AIM]:
+    """The optimizer of a name, in any case."""
     by_key = {_key(optimizer.__name__): optimizer for optimizer in NAMED}
     if _key(name) not in by_key:
         close = difflib.get_close_matches(_key(name), by_key, n=1)
         hint = f"did you mean {by_key[close[0]].__name__!r}?" if close else f"known are {', '.join(available())}"
         raise ValueError(f"no optimizer is called {name!r}; {hint}")
-    params = model_or_params
-    if isinstance(params, torch.nn.Module):
-        params = [(n, p) for n, p in params.named_parameters() if p.requires_grad]
-    optimizer: Any = by_key[_key(name)]
-    return optimizer(params, **hyperparameters)
+    return by_key[_key(name)]
 
 
 def _key(name: str) -> str:

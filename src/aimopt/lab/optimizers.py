@@ -1,0 +1,76 @@
+"""Optimizers a study may name: those of this package, and any torch optimizer class by its place.
+
+make("RADAR", named_parameters, lr=1e-3, options={"gamma": 0.1})
+make("torch.optim:AdamW", named_parameters, lr=1e-3, options={"weight_decay": 0.01})
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aimopt.lab import references
+from aimopt.optimizers import available, class_of
+
+# The paper's eight, in its order.
+PAPER = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Lion")
+# Their usual learning rates in units of Adam's, as in the paper.
+_USUAL_FACTORS = {"Adan": 2.5, "Lion": 0.1, "AcceleratedLion": 0.1}
+
+
+def canonical(name: str) -> str:
+    """The name as tables print it; refuses a name that stands for no optimizer."""
+    if ":" not in name:
+        return class_of(name).__name__
+    _class(name)
+    return name
+
+
+def usual_factor(name: str) -> float:
+    """Where the search is centred, in units of the task's η₀."""
+    return _USUAL_FACTORS.get(name, 1.0)
+
+
+def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of an optimizer: those said, else those usual on a task that it has, else its own defaults.
+
+    Defaults are part of what determines a result: a later version may have others.
+    """
+    parameters = inspect.signature(_class(name)).parameters
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    unknown = [option for option in options if option not in parameters]
+    if unknown and not open_ended:
+        known = ", ".join(option for option in parameters if option not in ("self", "params", "lr"))
+        raise ValueError(f"{name} has no option {unknown[0]!r}; it has {known}")
+    defaults = {
+        option: p.default for option, p in parameters.items() if isinstance(p.default, bool | int | float | str | tuple)
+    }
+    defaults.pop("lr", None)
+    return {**defaults, **{option: value for option, value in usual.items() if option in parameters}, **options}
+
+
+def make(
+    name: str, parameters: Iterable[tuple[str, Tensor]], *, lr: float, options: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """Build one; a class that knows no parameter names is given the parameters alone."""
+    named = list(parameters)
+    optimizer = _class(name)
+    chosen = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    try:
+        built = optimizer(named, lr=lr, **chosen)
+    except (TypeError, AttributeError):
+        built = optimizer([parameter for _, parameter in named], lr=lr, **chosen)
+    if not isinstance(built, torch.optim.Optimizer):
+        raise ValueError(f"{name} makes a {type(built).__name__}, not a torch.optim.Optimizer")
+    return built
+
+
+def describe() -> list[tuple[str, str]]:
+    """Every optimizer of the package, with the first line of its documentation."""
+    return [(name, (class_of(name).__doc__ or "").strip().splitlines()[0]) for name in available()]
+
+
+def _class(name: str) -> Any:
+    return references.load(name) if ":" in name else class_of(name)
