@@ -46,7 +46,7 @@ class Execution(TypedDict, total=False):
     skip_nonfinite: bool
 
 
-class NonFinite(Exception):  # noqa: N818
+class NonFinite(Exception):
     """A later evaluation of the closure gave a gradient that `skip_nonfinite` is to skip."""
 
 

@@ -7,11 +7,9 @@ get in the way of torch's. Peak memory is that of a process of its own for every
 
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import aimopt
+from aimopt.bench.memory import peak_bytes
 from aimopt.bench.timing import Ratio, aligned, in_turn, ratio, state_bytes
 
 VOCABULARY, CONTEXT, BATCH = 2048, 128, 4
@@ -136,13 +135,7 @@ def _train_and_measure(name: str, size: dict[str, int]) -> float:
     trainer = Trainer(name, **size)
     for _ in range(3):
         trainer.step()
-    status = Path("/proc/self/status")
-    if status.exists():  # Linux lets a process inherit what `getrusage` says of the one that started it
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 2**10
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return peak_bytes() / 2**20
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Union
 Number = Union[float, "Node"]
 
 
-class Untraceable(Exception):  # noqa: N818
+class Untraceable(Exception):
     """This step cannot be fused; the message says what stands in the way."""
 
 

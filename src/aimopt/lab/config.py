@@ -3,7 +3,7 @@
     config = RunConfig.of("digits", "demo", optimizer="RADAR", lr=1e-3, seed=0)
     config.identity                    "5c0e…": another seed, option or setting, another identity
 
-Where it runs, on how many threads and with which versions is not part of it: that is provenance, kept beside the result.
+Where it runs, on how many threads and with which versions is not part of it: that is provenance, kept beside it.
 """
 
 import dataclasses

@@ -3,8 +3,10 @@
 Measured for all contenders in turn, in one process, with nothing else running: never beside the runs of a study.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +27,13 @@ class Overhead:
     reference: str
     costs: Sequence[Cost]
     machine: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain numbers, strings, lists and dictionaries."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """From what `to_dict` gave, perhaps through a file."""
+        costs = [Cost(**{**cost, "ratio": tuple(cost["ratio"])}) for cost in fields["costs"]]
+        return cls(reference=fields["reference"], costs=costs, machine=fields["machine"])

@@ -112,7 +112,7 @@ class Study:
         if self.rate_of is not None and contender.label != self.rate_of:
             return self.choice(self.contender(self.rate_of), runs)
         if not self.searches:
-            return Choice(self._usual(contender) * self.grid[0], at_edge=False, diverged=False)
+            return select({_written(self._usual(contender) * self.grid[0]): 0.0}, "lower")
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
         if any(run is None or run.status == "running" for _, run in searched):
             return None
@@ -126,11 +126,17 @@ class Study:
         for contender in self.contenders:
             choice = self.choice(contender, runs)
             if choice is not None:
-                named += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.lr)]
+                named += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
             if self.untuned:
                 usual = self.finals(contender, self._usual(contender))
                 named += [Cell(contender.label, "untuned", config) for config in usual]
         return named
+
+    def unnamed(self, runs: Mapping[str, Run]) -> int:
+        """How many more runs there may be, once the search has chosen."""
+        searching = [c.label for c in self._searching() if any(x.identity not in runs for x in self.search(c))]
+        waiting = self.contenders if self.rate_of in searching else searching
+        return len(waiting) * len(self.seeds)
 
     def count(self) -> int:
         """How many runs there will be at most."""
@@ -172,13 +178,12 @@ class Study:
         return self.make_task().lr * optimizers.usual_factor(contender.optimizer)
 
     def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
-        # 0.1 · 3e-4 is 3.0000000000000004e-05: a rate is what people would write.
         return RunConfig.of(
             self.task,
             self.scale,
             optimizer=contender.optimizer,
             options=contender.options,
-            lr=float(f"{lr:.12g}"),
+            lr=_written(lr),
             seed=seed,
             steps=steps,
             settings=self.settings,
@@ -230,6 +235,11 @@ def sensitivity(
         contenders,
         {"name": name, "reference": label, "rate_of": label, "axes": tuple(values), **overrides},
     )
+
+
+def _written(rate: float) -> float:
+    """A rate as people would write it: 0.1 · 3e-4 is 3.0000000000000004e-05."""
+    return float(f"{rate:.12g}")
 
 
 def _study(task: str, scale: str, contenders: Sequence[Contender], fields: Mapping[str, Any]) -> Study:

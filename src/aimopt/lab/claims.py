@@ -1,0 +1,113 @@
+"""Who works on a run: of many processes, on one machine or several, one alone.
+
+The claim with the highest number holds. A process that finds its holder dead or silent makes the next number, which the
+file system gives to one process alone; so no file is ever taken from under another process.
+"""
+
+import json
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+BEAT = 5.0  # seconds between two signs of life of a process at work
+STALE = 60.0  # seconds without one after which another process may take over
+
+
+class Claim:
+    """The right to work in a folder."""
+
+    def __init__(self, folder: Path, number: int, token: str):
+        self.folder, self.number, self.token = folder, number, token
+        self.ended = threading.Event()
+        self.beating = threading.Thread(target=self._beat, daemon=True)
+        self.beating.start()
+
+    @classmethod
+    def take(cls, folder: Path) -> Self | None:
+        """Make the next claim, unless the present one is alive."""
+        number, holder = _highest_claim(folder)
+        if holder is not None and not _abandoned(folder, number, holder):
+            return None
+        token = uuid.uuid4().hex
+        sign = {"token": token, "host": _host(), "pid": os.getpid()}
+        try:
+            file = os.open(folder / f"claim.{number + 1}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return None
+        with os.fdopen(file, "wb") as opened:
+            opened.write(json.dumps(sign).encode())
+        claim = cls(folder, number + 1, token)
+        replaced = _read_claim(folder, number)
+        if not claim.holds() or (replaced is not None and replaced != holder):
+            claim.release()
+            return None
+        return claim
+
+    def holds(self) -> bool:
+        """Whether no other process has taken over."""
+        number, holder = _highest_claim(self.folder)
+        return number == self.number and holder is not None and holder.get("token") == self.token
+
+    def release(self) -> None:
+        """Give the right up."""
+        self.ended.set()
+        self.beating.join()
+        (self.folder / f"claim.{self.number}").unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self.ended.wait(BEAT):
+            try:
+                os.utime(self.folder / f"claim.{self.number}")
+            except OSError:
+                return  # taken over, or the folder is gone
+
+
+def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:
+    numbers = [int(path.suffix[1:]) for path in folder.glob("claim.*") if path.suffix[1:].isdecimal()]
+    return (max(numbers), _read_claim(folder, max(numbers)) or {}) if numbers else (0, None)
+
+
+def _read_claim(folder: Path, number: int) -> dict[str, Any] | None:
+    try:
+        return json.loads((folder / f"claim.{number}").read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}  # just being written
+
+
+def _abandoned(folder: Path, number: int, holder: Mapping[str, Any]) -> bool:
+    """Whether the holder of a claim is dead, or long silent. The file system's clock decides, not this machine's."""
+    if holder.get("host") == _host() and not _alive(holder["pid"]):
+        return True
+    probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch()
+        silent = probe.stat().st_mtime - (folder / f"claim.{number}").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return silent > STALE
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _host() -> str:
+    """This machine; containers share names, so the space that process numbers are counted in belongs to it."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()

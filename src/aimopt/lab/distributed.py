@@ -1,0 +1,42 @@
+"""Several processes on one run, started by torchrun; one process alone is the usual case.
+
+The first writes the results. All read the same checkpoint and take the same steps.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def joined(cls) -> "World":
+        """The processes that torchrun started with this one."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        return cls(torch.distributed.get_rank(), size)
+
+    def device(self, device: str) -> torch.device:
+        """This process's device, of those of a kind."""
+        if self.size > 1 and device == "cuda":
+            return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        return torch.device(device)
+
+    def agree(self, value: Any) -> Any:
+        """What the first process says."""
+        if self.size == 1:
+            return value
+        said = [value]
+        torch.distributed.broadcast_object_list(said)
+        return said[0]

@@ -1,0 +1,82 @@
+"""Where runs are made: processes of this machine, a Ray cluster, a Slurm cluster. Same runs, same store.
+
+with open_engine("local", Store("results"), Resources()) as engine:
+    engine.submit(config)
+    engine.finished(timeout=1.0)           [Ended(config, "finished", "")]
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from aimopt.lab.config import RunConfig
+from aimopt.lab.runner import Outcome
+from aimopt.lab.store import Store
+
+ENGINES = ("local", "ray", "slurm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a run may use, and how it is looked after."""
+
+    workers: int | None = None  # at once; as many as the machine has room for unless said
+    threads: int = 1  # of a run
+    devices: Sequence[str] = ()  # one run at a time on each; the processor unless said
+    gpu_share: float = 0.0  # of one GPU for a run, on Ray
+    processes: int = 1  # of a run; several are started by torchrun
+    checkpoint_seconds: float = 30.0
+    keep_weights: bool = False
+    slurm: dict[str, Any] = field(default_factory=dict)  # what submitit is told: partition, time, …
+
+
+class Ended(NamedTuple):
+    """A run that an engine is done with. `reason` is for a failure that the store knows nothing of."""
+
+    config: RunConfig
+    outcome: Outcome
+    reason: str
+
+
+class Engine(Protocol):
+    """Something that makes runs."""
+
+    def submit(self, config: RunConfig) -> None:
+        """Have a run made, when there is room."""
+
+    def finished(self, timeout: float) -> list[Ended]:
+        """The runs that ended since the last call; waits for the first of them, but not longer than said."""
+
+    def room(self) -> int:
+        """How many runs are made at once."""
+
+
+def open_engine(name: str, store: Store, resources: Resources) -> AbstractContextManager[Engine]:
+    """An engine by name; leaving its context lets the runs at work save themselves and stop."""
+    openers: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
+        "local": lambda: _local(store, resources),
+        "ray": lambda: _ray(store, resources),
+        "slurm": lambda: _slurm(store, resources),
+    }
+    if name not in openers:
+        raise ValueError(f"no engine is called {name!r}; choose one of {', '.join(ENGINES)}")
+    return openers[name]()
+
+
+def _local(store: Store, resources: Resources) -> AbstractContextManager[Engine]:
+    from aimopt.lab.engines.local import LocalEngine
+
+    return LocalEngine(store, resources)
+
+
+def _ray(store: Store, resources: Resources) -> AbstractContextManager[Engine]:
+    from aimopt.lab.engines.ray import RayEngine
+
+    return RayEngine(store, resources)
+
+
+def _slurm(store: Store, resources: Resources) -> AbstractContextManager[Engine]:
+    from aimopt.lab.engines.slurm import SlurmEngine
+
+    return SlurmEngine(store, resources)

@@ -1,0 +1,96 @@
+"""Carry studies out: hand their runs to an engine as soon as they can be named, until none is left.
+
+with open_engine("local", store, Resources()) as engine:
+    execute([compare("digits", "demo")], store, engine)
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from aimopt.lab.config import RunConfig
+from aimopt.lab.engines import Engine
+from aimopt.lab.runner import record_failure
+from aimopt.lab.runs import Run
+from aimopt.lab.store import Store
+from aimopt.lab.study import Study
+
+TICK = 0.5  # seconds between two looks at the engine
+BUSY_SECONDS = 5.0  # between two looks at a run that another process makes
+
+
+@dataclass(kw_only=True)
+class Situation:
+    """How far the studies are."""
+
+    room: int  # runs made at once
+    total: int = 0  # runs, at most: learning rates that are chosen may coincide
+    found: int = 0  # runs that were there before
+    ended: dict[str, Run] = field(default_factory=dict)  # finished, diverged or failed
+    open: dict[str, RunConfig] = field(default_factory=dict)  # being made, here or elsewhere, or waiting for room
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self.began
+
+    @property
+    def failed(self) -> list[Run]:
+        """The runs that could not be made."""
+        return [run for run in self.ended.values() if run.status == "failed"]
+
+    def seconds_left(self, running: Sequence[Run] = ()) -> float | None:
+        """By the pace so far; unknown before a run is done."""
+        done = len(self.ended) - self.found
+        part = sum(run.history[-1]["step"] / run.config.steps for run in running if run.history)
+        left = self.total - len(self.ended) - part
+        return max(0.0, left) * self.seconds / (done + part) if done > 0 else None
+
+
+def execute(
+    studies: Sequence[Study], store: Store, engine: Engine, watch: Callable[[Situation], None] = lambda _: None
+) -> Situation:
+    """Make every run of the studies that is not there yet. A run that fails is kept as that, and the others go on."""
+    known = {identity: run for identity, run in store.runs().items() if run.settled}
+    now = Situation(room=engine.room())
+    busy: dict[str, float] = {}
+    _name_runs(studies, known, now, engine)
+    now.found = len(now.ended)
+    watch(now)
+    while now.open:
+        ended = engine.finished(TICK)
+        for config, outcome, reason in ended:
+            if outcome == "busy":
+                busy[config.identity] = time.monotonic() + BUSY_SECONDS
+            elif outcome != "stopped":
+                known[config.identity] = _ended(config, reason, store)
+        for identity in [identity for identity, again in busy.items() if again <= time.monotonic()]:
+            del busy[identity]
+            engine.submit(now.open[identity])
+        if ended:
+            _name_runs(studies, known, now, engine)
+        watch(now)
+    return now
+
+
+def _name_runs(studies: Sequence[Study], known: dict[str, Run], now: Situation, engine: Engine) -> None:
+    """Bring the situation up to date, and hand out the runs that can be named now."""
+    cells = {cell.config.identity: cell.config for study in studies for cell in study.cells(known)}
+    now.total = len(cells) + sum(study.unnamed(known) for study in studies)
+    now.ended = {identity: known[identity] for identity in cells if identity in known}
+    for identity in now.ended:
+        now.open.pop(identity, None)
+    for identity, config in cells.items():
+        if identity not in known and identity not in now.open:
+            now.open[identity] = config
+            engine.submit(config)
+
+
+def _ended(config: RunConfig, reason: str, store: Store) -> Run:
+    """What came of a run; a failure that it could not keep itself is kept for it, where the disk allows."""
+    run = store.run(config)
+    if run is None or run.status == "running":
+        reason = record_failure(config, store, reason or "its process left no result")
+        return Run(config=config, status="failed", reason=reason)
+    return run

@@ -1,0 +1,238 @@
+"""Results on disk: one folder a run, and only this module touches it.
+
+    results/
+      digits-demo/
+        RADAR-seed0-5c0e1f22a9d4/
+          manifest.json      the configuration, and every process that worked on the run
+          metrics.jsonl      one record a logged step
+          checkpoint.pt      where to resume; gone once the run is finished
+          result.json        what came of it: its presence says that the run is over
+          claim.1            the process at work
+      studies/               what was asked for
+      set-aside/             folders that could not be read
+
+Every file is written whole under another name and then renamed, so a reader never sees half of one. Nothing depends on
+file locks: results of two machines are merged by copying folders.
+"""
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aimopt.lab.claims import Claim
+from aimopt.lab.config import RunConfig
+from aimopt.lab.overhead import Overhead
+from aimopt.lab.runs import Run, Status
+from aimopt.lab.study import Study
+
+
+class Store:
+    """A folder of runs."""
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root)
+
+    def folder(self, config: RunConfig) -> Path:
+        """Where a run is kept."""
+        name = f"{_slug(config.optimizer)}-seed{config.seed}-{config.identity[:12]}"
+        return self.root / f"{_slug(config.task)}-{_slug(config.scale)}" / name
+
+    def run(self, config: RunConfig) -> Run | None:
+        """A run, as far as it has come; one that cannot be read is set aside and counts as never begun."""
+        folder = self.folder(config)
+        if not (folder / "manifest.json").exists() and not (folder / "result.json").exists():
+            return None
+        try:
+            return _read(folder)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.set_aside(folder, f"{type(error).__name__}: {error}")
+            return None
+
+    def runs(self) -> dict[str, Run]:
+        """Every run that can be read, by identity."""
+        found = {}
+        for manifest in sorted(self.root.glob("*/*/manifest.json")):
+            if manifest.parent.parent.name == "set-aside":
+                continue
+            try:
+                run = _read(manifest.parent)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            found[run.config.identity] = run
+        return found
+
+    def set_aside(self, folder: Path, reason: str) -> None:
+        """Move a folder out of the way, with the reason; nothing is deleted."""
+        target = self.root / "set-aside" / f"{folder.parent.name}.{folder.name}.{uuid.uuid4().hex[:8]}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.rename(target)
+        except FileNotFoundError:
+            return  # another process was first
+        write(target / "reason.txt", f"{reason}\n".encode())
+
+    def work(self, config: RunConfig) -> "Work | None":
+        """The right to work on a run, unless another process has it."""
+        folder = self.folder(config)
+        folder.mkdir(parents=True, exist_ok=True)
+        claim = Claim.take(folder)
+        return None if claim is None else Work(folder, claim)
+
+    def spectate(self, config: RunConfig) -> "Work":
+        """A run that another process of the same world writes."""
+        return Work(self.folder(config), None)
+
+    def save_study(self, study: Study) -> None:
+        """Keep what was asked for."""
+        write(self._study_file(study, ".json"), _json(study.to_dict()))
+
+    def studies(self) -> list[Study]:
+        """What was asked for; a file that cannot be read is passed over."""
+        found = []
+        for path in sorted((self.root / "studies").glob("*.json")):
+            if not path.name.endswith(".overhead.json"):
+                found.append(Study.from_dict(json.loads(path.read_bytes())))
+        return found
+
+    def save_overhead(self, study: Study, overhead: Overhead) -> None:
+        """Keep what the contenders of a study cost."""
+        write(self._study_file(study, ".overhead.json"), _json(overhead.to_dict()))
+
+    def overhead(self, study: Study) -> Overhead | None:
+        """What the contenders of a study cost, if that was measured."""
+        path = self._study_file(study, ".overhead.json")
+        return Overhead.from_dict(json.loads(path.read_bytes())) if path.exists() else None
+
+    def _study_file(self, study: Study, ending: str) -> Path:
+        return self.root / "studies" / f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}{ending}"
+
+
+class TakenOver(Exception):
+    """Another process works on the run: this one was silent for so long that it was thought dead."""
+
+
+class Work:
+    """A run that this process alone works on, or follows without writing."""
+
+    def __init__(self, folder: Path, claim: Claim | None):
+        self._folder, self._claim = folder, claim
+
+    def begin(self, config: RunConfig, session: Mapping[str, Any]) -> None:
+        """Say what the run is, and who works on it; an earlier failure is over."""
+        path = self._folder / "manifest.json"
+        earlier = json.loads(path.read_bytes())["sessions"] if path.exists() else []
+        self._write("manifest.json", _json({"config": config.to_dict(), "sessions": [*earlier, session]}))
+        if self._claim is not None:
+            (self._folder / "result.json").unlink(missing_ok=True)
+
+    def metrics(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Show how the run goes."""
+        self._write("metrics.jsonl", _lines(history), lasting=False)
+
+    def checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Save where to resume."""
+        self._write("checkpoint.pt", _packed(state))
+
+    def resume(self) -> dict[str, Any] | None:
+        """The last checkpoint; one that cannot be read is put out of the way, and the run begins anew."""
+        path = self._folder / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, weights_only=True, map_location="cpu")
+        except Exception:  # torch.load raises whatever the unpickler and the archive reader do
+            path.replace(path.with_suffix(".unreadable"))
+            return None
+
+    def weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Keep what was learned."""
+        self._write("weights.pt", _packed(dict(weights)))
+
+    def result(
+        self, status: Status, reason: str, history: Sequence[Mapping[str, float]], facts: Mapping[str, Any]
+    ) -> None:
+        """End the run. One that failed keeps its checkpoint: it may be tried again."""
+        lines = _lines(history)
+        self._write("metrics.jsonl", lines)
+        ended = {"status": status, "reason": reason, "facts": facts, "metrics": hashlib.sha256(lines).hexdigest()}
+        self._write("result.json", _json(ended))
+        if status != "failed" and self._claim is not None:
+            (self._folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let others work on the run."""
+        if self._claim is not None:
+            self._claim.release()
+
+    def _write(self, name: str, content: bytes | memoryview, *, lasting: bool = True) -> None:
+        if self._claim is None:
+            return
+        if not self._claim.holds():
+            raise TakenOver(f"another process works in {self._folder}")
+        write(self._folder / name, content, lasting=lasting)
+
+
+def write(path: Path, content: bytes | memoryview, *, lasting: bool = True) -> None:
+    """Write a file whole or not at all; `lasting` waits until the disk has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _read(folder: Path) -> Run:
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    config = RunConfig.from_dict(manifest["config"])
+    if not folder.name.endswith(config.identity[:12]):
+        raise ValueError(f"the configuration is not that of {folder.name}")
+    metrics, result = folder / "metrics.jsonl", folder / "result.json"
+    lines = metrics.read_bytes() if metrics.exists() else b""
+    ended = json.loads(result.read_bytes()) if result.exists() else {"status": "running", "reason": "", "facts": {}}
+    if "metrics" in ended and hashlib.sha256(lines).hexdigest() != ended["metrics"]:
+        raise ValueError("metrics.jsonl is not the one that the result was made with")
+    return Run(
+        config=config,
+        status=ended["status"],
+        reason=ended["reason"],
+        history=[json.loads(line) for line in lines.splitlines()],
+        facts=ended["facts"],
+        sessions=manifest["sessions"],
+    )
+
+
+def _slug(text: str) -> str:
+    """A name for a folder: the text itself where it is harmless."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
+    if plain == text:
+        return text
+    return f"{plain[:40]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _packed(state: Mapping[str, Any]) -> memoryview:
+    content = BytesIO()
+    torch.save(state, content)
+    return content.getbuffer()
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _lines(history: Sequence[Mapping[str, float]]) -> bytes:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in history).encode()
