@@ -20,7 +20,7 @@ class Run:
     config: RunConfig
     status: Status
     reason: str = ""  # why it diverged or failed
-    # One record a logged step: step, train_loss, lr, seconds of training so far, and the measures where it was evaluated.
+    # One record a logged step: step, train_loss, lr, seconds of training so far, and the measures where evaluated.
     history: Sequence[Mapping[str, float]] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # parameters, state_bytes, peak_bytes, checksums of weights
     sessions: Sequence[Mapping[str, Any]] = ()  # provenance: each process that worked on it

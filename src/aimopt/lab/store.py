@@ -203,7 +203,8 @@ def _read(folder: Path) -> Run:
         raise ValueError(f"the configuration is not that of {folder.name}")
     metrics, result = folder / "metrics.jsonl", folder / "result.json"
     lines = metrics.read_bytes() if metrics.exists() else b""
-    ended = json.loads(result.read_bytes()) if result.exists() else {"status": "running", "reason": "", "facts": {}}
+    unended: dict[str, Any] = {"status": "running", "reason": "", "facts": {}}
+    ended = json.loads(result.read_bytes()) if result.exists() else unended
     if "metrics" in ended and hashlib.sha256(lines).hexdigest() != ended["metrics"]:
         raise ValueError("metrics.jsonl is not the one that the result was made with")
     return Run(

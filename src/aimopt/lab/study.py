@@ -1,4 +1,4 @@
-"""What is compared with what: contenders on a task, each with a rate chosen by search and then trained from fresh seeds.
+"""What is compared with what: contenders on a task, each with a rate chosen by search, then trained from fresh seeds.
 
     compare("digits", "demo")                           the paper's eight optimizers
     ablation("digits", "demo")                          RADAR without γ, without ℓ, without both (RAD)

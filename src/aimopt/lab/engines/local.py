@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, cores: set[int], device: str, threads: int):
         self.device, self.at = device, cast(RunConfig | None, None)
-        self.said = cast(BinaryIO, tempfile.TemporaryFile())
+        self.said = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115, it lives as long as the process
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "aimopt.lab.engines.worker"],

@@ -1,6 +1,6 @@
 """A process that makes runs, one after the other: configurations in on standard input, outcomes out on standard output.
 
-The end of its input asks it to save the run at hand and stop. So it stops as well when the process that started it dies.
+The end of its input asks it to save the run at hand and stop. So it also stops when the process that started it dies.
 """
 
 import json
@@ -31,7 +31,7 @@ def work(
     should_stop: Callable[[], bool] = lambda: False,
     **care: Any,
 ) -> tuple[Outcome, str]:
-    """Make one run, in this process or in several that torchrun starts; an outcome, and why where the store cannot say."""
+    """Make one run, here or in several processes that torchrun starts: the outcome, and why if the store cannot say."""
     if processes > 1:
         return _with_torchrun(store, config, processes, {"device": device, "threads": threads, **care})
     if torch.get_num_threads() != threads:

@@ -1,8 +1,8 @@
 """What a network is asked to learn: a task owns its data, model, schedule and measures, and knows no optimizer.
 
 A task is a frozen dataclass whose fields are its settings, so that settings can be counted into a run's identity,
-written to a file and overridden from the command line. `scales` names sets of settings: `mini` for two cores, `paper` for
-a cluster. `start` gives a `Training`, which the runner steps, evaluates and saves:
+written to a file and overridden from the command line. `scales` names sets of settings: `mini` for two cores, `paper`
+for a cluster. `start` gives a `Training`, which the runner steps, evaluates and saves:
 
     training = task.start(Context(seed=0, build=lambda params: RADAR(params, lr=1e-3)))
     loss = training.step(0)
