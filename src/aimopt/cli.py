@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from aimopt import __version__
 from aimopt.bench import commands as bench
+from aimopt.lab import commands as lab
 from aimopt.theory import commands as theory
 
-COMMANDS = (bench, theory)
+COMMANDS = (lab, bench, theory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

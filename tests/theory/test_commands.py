@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from aimopt.theory.commands import main
+from aimopt.cli import main
 from aimopt.theory.trajectories import PROBLEMS
 
 

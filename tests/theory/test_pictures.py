@@ -172,7 +172,7 @@ def test_without_scipy_there_is_help_and_without_matplotlib_theory() -> None:
 import sys
 sys.modules["scipy"] = None
 from aimopt import EMA, theory
-from aimopt.theory.commands import main
+from aimopt.cli import main
 try:
     theory.response
 except ImportError as error:

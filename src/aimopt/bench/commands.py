@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aimopt.bench.shapes import MODELS
+from aimopt.commands import positive
 
 
 def add_to(commands: Any) -> None:
@@ -28,7 +29,7 @@ def add_to(commands: Any) -> None:
         "train", help="a small GPT's whole training step", epilog="example: aimopt bench train --rounds 30"
     )
     for parser, rounds in ((step, 15), (train, 30)):
-        parser.add_argument("--rounds", type=_positive, default=rounds, help=f"how often each is timed ({rounds})")
+        parser.add_argument("--rounds", type=positive, default=rounds, help=f"how often each is timed ({rounds})")
         parser.add_argument("--json", type=_file, metavar="FILE", help="also write the results there")
         parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: does it work here?")
         parser.set_defaults(run=_step if parser is step else _train)
@@ -40,12 +41,6 @@ def _models(text: str) -> list[str]:
     if unknown:
         raise argparse.ArgumentTypeError(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}")
     return names
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return int(text)
 
 
 def _file(text: str) -> Path:

@@ -5,18 +5,42 @@ with open_engine("local", store, Resources()) as engine:
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aimopt.lab.config import RunConfig
 from aimopt.lab.engines import Engine
 from aimopt.lab.runner import record_failure
 from aimopt.lab.runs import Run
 from aimopt.lab.store import Store
-from aimopt.lab.study import Study
+from aimopt.lab.study import Cell
 
 TICK = 0.5  # seconds between two looks at the engine
 BUSY_SECONDS = 5.0  # between two looks at a run that another process makes
+
+
+class Plan(Protocol):
+    """What runs there are: a study, or one run alone."""
+
+    def cells(self, runs: Mapping[str, Run]) -> Sequence[Cell]:
+        """Every run that can be named by now, given the runs so far by identity."""
+
+    def unnamed(self, runs: Mapping[str, Run]) -> int:
+        """How many more there may be."""
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """A run by itself."""
+
+    config: RunConfig
+
+    def cells(self, runs: Mapping[str, Run]) -> Sequence[Cell]:
+        return [Cell(self.config.optimizer, "final", self.config)]
+
+    def unnamed(self, runs: Mapping[str, Run]) -> int:
+        return 0
 
 
 @dataclass(kw_only=True)
@@ -49,13 +73,13 @@ class Situation:
 
 
 def execute(
-    studies: Sequence[Study], store: Store, engine: Engine, watch: Callable[[Situation], None] = lambda _: None
+    plans: Sequence[Plan], store: Store, engine: Engine, watch: Callable[[Situation], None] = lambda _: None
 ) -> Situation:
     """Make every run of the studies that is not there yet. A run that fails is kept as that, and the others go on."""
     known = {identity: run for identity, run in store.runs().items() if run.settled}
     now = Situation(room=engine.room())
     busy: dict[str, float] = {}
-    _name_runs(studies, known, now, engine)
+    _name_runs(plans, known, now, engine)
     now.found = len(now.ended)
     watch(now)
     while now.open:
@@ -69,15 +93,15 @@ def execute(
             del busy[identity]
             engine.submit(now.open[identity])
         if ended:
-            _name_runs(studies, known, now, engine)
+            _name_runs(plans, known, now, engine)
         watch(now)
     return now
 
 
-def _name_runs(studies: Sequence[Study], known: dict[str, Run], now: Situation, engine: Engine) -> None:
+def _name_runs(plans: Sequence[Plan], known: dict[str, Run], now: Situation, engine: Engine) -> None:
     """Bring the situation up to date, and hand out the runs that can be named now."""
-    cells = {cell.config.identity: cell.config for study in studies for cell in study.cells(known)}
-    now.total = len(cells) + sum(study.unnamed(known) for study in studies)
+    cells = {cell.config.identity: cell.config for plan in plans for cell in plan.cells(known)}
+    now.total = len(cells) + sum(plan.unnamed(known) for plan in plans)
     now.ended = {identity: known[identity] for identity in cells if identity in known}
     for identity in now.ended:
         now.open.pop(identity, None)

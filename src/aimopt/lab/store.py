@@ -79,6 +79,11 @@ class Store:
             return  # another process was first
         write(target / "reason.txt", f"{reason}\n".encode())
 
+    def aside(self) -> dict[str, str]:
+        """The folders that were set aside, and why."""
+        reasons = sorted((self.root / "set-aside").glob("*/reason.txt"))
+        return {path.parent.name: path.read_text().strip() for path in reasons}
+
     def work(self, config: RunConfig) -> "Work | None":
         """The right to work on a run, unless another process has it."""
         folder = self.folder(config)

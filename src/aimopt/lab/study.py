@@ -101,7 +101,7 @@ class Study:
         if not self.searches:
             return []
         steps = self.make_task().search_steps
-        return [self._run(contender, self._usual(contender) * x, self.tuning_seed, steps) for x in self.grid]
+        return [self._run(contender, self.usual_rate(contender) * x, self.tuning_seed, steps) for x in self.grid]
 
     def finals(self, contender: Contender, lr: float) -> list[RunConfig]:
         """The runs that are compared, at a learning rate."""
@@ -112,7 +112,7 @@ class Study:
         if self.rate_of is not None and contender.label != self.rate_of:
             return self.choice(self.contender(self.rate_of), runs)
         if not self.searches:
-            return select({_written(self._usual(contender) * self.grid[0]): 0.0}, "lower")
+            return select({_written(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
         if any(run is None or run.status == "running" for _, run in searched):
             return None
@@ -128,7 +128,7 @@ class Study:
             if choice is not None:
                 named += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
             if self.untuned:
-                usual = self.finals(contender, self._usual(contender))
+                usual = self.finals(contender, self.usual_rate(contender))
                 named += [Cell(contender.label, "untuned", config) for config in usual]
         return named
 
@@ -150,6 +150,10 @@ class Study:
     def make_task(self) -> tasks.Task:
         """The task at this study's scale and settings."""
         return tasks.find(self.task).at(self.scale, self.settings)
+
+    def usual_rate(self, contender: Contender) -> float:
+        """A contender's learning rate without a search."""
+        return self.make_task().lr * optimizers.usual_factor(contender.optimizer)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings, lists and dictionaries."""
@@ -173,9 +177,6 @@ class Study:
 
     def _searching(self) -> Sequence[Contender]:
         return self.contenders if self.rate_of is None else [self.contender(self.rate_of)]
-
-    def _usual(self, contender: Contender) -> float:
-        return self.make_task().lr * optimizers.usual_factor(contender.optimizer)
 
     def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
         return RunConfig.of(

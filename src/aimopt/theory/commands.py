@@ -4,87 +4,48 @@
     aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --lr 5e-3              certificate.png
     aimopt trajectories rosenbrock                                        rosenbrock.gif
 
-A mistake is one sentence on stderr and exit code 2. `add_to` puts the commands into a program, here that of `main`;
-what they need beyond torch is imported when they run.
+What they need beyond torch is imported when they run.
 """
 
 import argparse
 import inspect
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from aimopt.aim import AIM
+from aimopt.commands import Subparsers, assignment, command
 from aimopt.components import Parts
 from aimopt.optimizers import available, create
 
 
-def add_to(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_to(subparsers: Subparsers) -> None:
     """Add the commands response, certify and trajectories; each sets `run`, which takes the parsed arguments."""
     _add_response(subparsers)
     _add_certify(subparsers)
     _add_trajectories(subparsers)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command of this file alone: `python -m aimopt.theory.commands response radar`."""
-    parser = argparse.ArgumentParser(prog="aimopt", description="Theory you can run.")
-    add_to(parser.add_subparsers(dest="command", required=True))
-    arguments = parser.parse_args(argv)
-    return int(arguments.run(arguments))
-
-
-def _command(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    summary: str,
-    example: str,
-    work: Callable[[argparse.Namespace], None],
-) -> argparse.ArgumentParser:
-    """A command whose help ends with an example, and whose mistakes are sentences."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        try:
-            work(arguments)
-        except ModuleNotFoundError as error:
-            print(f"aimopt {name} needs {error.name}: pip install 'aimopt[theory]'", file=sys.stderr)
-            return 2
-        except (ValueError, ImportError, OSError, NotImplementedError) as error:
-            print(f"aimopt {name}: {error}", file=sys.stderr)
-            return 2
-        return 0
-
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
 def _wrote(path: Path) -> None:
     print(f"\nwrote {path}")
 
 
-def _add_response(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(
+def _add_response(subparsers: Subparsers) -> None:
+    parser = command(
         subparsers,
         "response",
         "the frequency response of optimizers: what their momentum does to the gradient",
         "aimopt response radar adamw nadam --set gamma=0.3 --picture response.png",
         _response,
+        extra="theory",
     )
     parser.add_argument("optimizers", nargs="+", metavar="optimizer", help=f"any of {', '.join(available())}")
     parser.add_argument("--lr", type=float, help="learning rate; matters only where ell is a fixed number")
     parser.add_argument(
         "--set",
         action="append",
+        type=assignment,
         default=[],
         metavar="NAME=VALUE",
         help="a hyperparameter, for those of the optimizers that have it (betas=0.9,0.999)",
@@ -95,7 +56,7 @@ def _add_response(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
 def _response(arguments: argparse.Namespace) -> None:
     from aimopt.theory import pictures, response
 
-    chosen = dict(_assignment(text) for text in arguments.set)
+    chosen = dict(arguments.set)
     built = {name: _build(name, arguments.lr, chosen) for name in arguments.optimizers}
     unused = set(chosen).difference(*(_arguments(optimizer) for optimizer in built.values()))
     if unused:
@@ -128,24 +89,14 @@ def _arguments(optimizer: AIM) -> set[str]:
     return set(inspect.signature(type(optimizer)).parameters)
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    try:
-        numbers = [float(number) for number in value.split(",")]
-    except ValueError:
-        numbers = []
-    if not (name and equals and numbers):
-        raise ValueError(f"--set takes NAME=NUMBER or NAME=NUMBER,NUMBER, got {text!r}")
-    return name, numbers[0] if len(numbers) == 1 else tuple(numbers)
-
-
-def _add_certify(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(
+def _add_certify(subparsers: Subparsers) -> None:
+    parser = command(
         subparsers,
         "certify",
         "Theorem 2 of the paper at a setting: whether it is certified, and what is promised",
         "aimopt certify --L 1 --sigma2 0.1 --nu-min 0.5 --nu-max 1 --lr 5e-3 --ell-ratio 0.01 --batch 32",
         _certify,
+        extra="theory",
     )
     number: dict[str, Any] = dict(type=float, metavar="X")
     parser.add_argument("--L", required=True, help="largest curvature of the objective", **number)
@@ -180,13 +131,14 @@ def _certify(arguments: argparse.Namespace) -> None:
     _wrote(pictures.save(figure, arguments.picture))
 
 
-def _add_trajectories(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(
+def _add_trajectories(subparsers: Subparsers) -> None:
+    parser = command(
         subparsers,
         "trajectories",
         "the cells of the design space over a surface, each at its best learning rate",
         "aimopt trajectories beale --steps 200 --picture beale.gif",
         _trajectories,
+        extra="theory",
     )
     parser.add_argument("problem", help="rosenbrock, beale or valley")
     parser.add_argument("--steps", type=int, default=150)
@@ -204,7 +156,3 @@ def _trajectories(arguments: argparse.Namespace) -> None:
     run = trajectories(PROBLEMS[arguments.problem], arguments.steps, seed=arguments.seed)
     print(run)
     _wrote(pictures.animate(run, path) if path.suffix == ".gif" else pictures.save(pictures.paths(run), path))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -63,7 +63,7 @@ class LocalEngine:
         self.waiting: collections.deque[RunConfig] = collections.deque()
         self.attempts: collections.Counter[str] = collections.Counter()
         self.selector = selectors.DefaultSelector()
-        self.places = _places(resources)
+        self.places = places(resources)
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -153,7 +153,7 @@ class LocalEngine:
         return []
 
 
-def _places(resources: Resources) -> list[tuple[set[int], str]]:
+def places(resources: Resources) -> list[tuple[set[int], str]]:
     """The cores and the device of each worker."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     each = max(1, resources.threads * resources.processes)

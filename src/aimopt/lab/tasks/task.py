@@ -107,6 +107,11 @@ class Task(ABC):
         """The options an optimizer is given on this task unless a study says otherwise."""
         return {}
 
+    @property
+    def steady_from(self) -> int:
+        """The step from which on all steps cost alike."""
+        return 1
+
     def prepare(self) -> None:
         """Fetch the data, so that a run finds it; does nothing when it is there."""
         return

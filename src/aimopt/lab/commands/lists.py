@@ -1,0 +1,49 @@
+"""`aimopt tasks`, `aimopt optimizers`, `aimopt prepare` and `aimopt completion`: what there could be."""
+
+import argparse
+
+from aimopt.commands import Subparsers, command
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the commands."""
+    command(subparsers, "tasks", "list the tasks and their scales", "aimopt tasks", _tasks, extra="lab")
+    command(subparsers, "optimizers", "list the optimizers", "aimopt optimizers", _optimizers, extra="lab")
+    prepare = command(
+        subparsers, "prepare", "fetch and check the data of tasks", "aimopt prepare digits", _prepare, extra="lab"
+    )
+    prepare.add_argument(
+        "tasks", nargs="+", metavar="task", help="a task (see `aimopt tasks`), or yours: file.py:Class"
+    )
+    prepare.add_argument("--scale", default="mini", help="of the task (mini)")
+
+
+def _tasks(arguments: argparse.Namespace) -> None:
+    from aimopt.bench.timing import aligned
+    from aimopt.lab.tasks import available, find
+
+    rows = [("task", "what", "scales", "reported")]
+    for name in available():
+        task = find(name)
+        rows.append(
+            (name, task.title, ", ".join(task.scales), f"{task.measure.label}, {task.measure.better} is better")
+        )
+    print(aligned(rows))
+
+
+def _optimizers(arguments: argparse.Namespace) -> None:
+    from aimopt.bench.timing import aligned
+    from aimopt.lab.optimizers import PAPER, describe
+
+    rows = [(name, "paper" if name in PAPER else "", summary) for name, summary in describe()]
+    print(aligned([("optimizer", "", "what"), *rows]))
+    print("\nAny torch optimizer is named by its place: torch.optim:Adagrad, or file.py:Class")
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    from aimopt.lab.tasks import find
+
+    for name in arguments.tasks:
+        task = find(name).at(arguments.scale)
+        task.prepare()
+        print(f"{name}: ready, data sha256 {task.checksum()}")

@@ -1,0 +1,70 @@
+"""`aimopt report` and `aimopt status`: commands that read what is there."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from aimopt.commands import Subparsers, command
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the commands."""
+    report = command(
+        subparsers,
+        "report",
+        "write the report of a store: HTML, Markdown, LaTeX, CSV and figures",
+        "aimopt report results --watch",
+        _report,
+        extra="lab",
+    )
+    report.add_argument("--out", type=Path, metavar="DIR", help="where it goes (STORE/report)")
+    report.add_argument(
+        "--watch", action="store_true", help="serve it on this machine, refreshing itself while runs are made"
+    )
+    report.add_argument("--port", type=int, default=0, help="for --watch (any that is free)")
+    status = command(
+        subparsers,
+        "status",
+        "what is in a store: studies, runs, what is missing, what failed and why",
+        "aimopt status results",
+        _status,
+        extra="lab",
+    )
+    for parser in (report, status):
+        parser.add_argument("store", type=Path, nargs="?", default=Path("results"), help="the store (results)")
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from aimopt.lab.investigation import serve_report, write_report
+    from aimopt.lab.store import Store
+
+    store = Store(_existing(arguments.store))
+    if arguments.watch:
+        serve_report(store, arguments.out, arguments.port)
+    else:
+        print(write_report(store, store.studies(), arguments.out))
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from aimopt.lab.store import Store
+
+    store = Store(_existing(arguments.store))
+    runs = store.runs()
+    for study in store.studies():
+        cells = {cell.config.identity: cell.config for cell in study.cells(runs)}
+        states = Counter(runs[identity].status if identity in runs else "missing" for identity in cells)
+        states["missing"] += study.unnamed(runs)
+        told = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+        print(f"{study.name} of {study.task} at scale {study.scale}: {told}")
+    failed = [run for run in runs.values() if run.status == "failed"]
+    for run in failed:
+        print(f"failed: {run.config}: {run.reason}")
+    for name, reason in store.aside().items():
+        print(f"set aside: {name}: {reason}")
+    return 1 if failed else 0
+
+
+def _existing(store: Path) -> Path:
+    if not store.is_dir():
+        raise ValueError(f"there is no store at {str(store)!r}; `aimopt compare digits --scale demo` makes one")
+    return store

@@ -1,0 +1,226 @@
+"""`aimopt compare`, `aimopt sweep` and `aimopt run`: commands that train."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aimopt.commands import Subparsers, assignment, command, positive
+
+if TYPE_CHECKING:
+    from aimopt.lab.engines import Resources
+    from aimopt.lab.study import Study
+
+PRESETS = ("ablation", "heatmap", "delta", "zeta")
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the commands."""
+    compare = command(
+        subparsers,
+        "compare",
+        "tune and compare optimizers on a task: table, verdicts and report",
+        "aimopt compare digits --scale demo --optimizers RADAR AdamW 'RADAR(gamma=0)' torch.optim:Adagrad",
+        _compare,
+        extra="lab",
+    )
+    compare.add_argument(
+        "tasks", nargs="+", metavar="task", help="a task (see `aimopt tasks`), or yours: file.py:Class"
+    )
+    compare.add_argument(
+        "--optimizers",
+        nargs="+",
+        metavar="NAME",
+        help="names, with options: 'RADAR(gamma=0.05)', or module:Class (the paper's 8)",
+    )
+    compare.add_argument("--reference", metavar="NAME", help="whom verdicts are about (AdamW)")
+    compare.add_argument("--no-untuned", action="store_true", help="skip the runs at the usual learning rates")
+    _add_study_arguments(compare)
+
+    sweep = command(
+        subparsers,
+        "sweep",
+        "one optimizer over values of its options, or a study from a file",
+        "aimopt sweep digits --over gamma=0,0.1,0.2 --over ell_ratio=0,0.01",
+        _sweep,
+        extra="lab",
+    )
+    sweep.add_argument("task", help="a task, or a study in a file: study.toml")
+    sweep.add_argument("--preset", choices=PRESETS, help="a study of the paper")
+    sweep.add_argument(
+        "--over", action="append", type=assignment, default=[], metavar="NAME=V,V", help="an option's values"
+    )
+    sweep.add_argument("--optimizer", default="RADAR", help="whose options (RADAR)")
+    sweep.add_argument("--save", type=Path, metavar="FILE", help="write the study there (TOML, YAML, JSON) and stop")
+    _add_study_arguments(sweep)
+
+    run = command(
+        subparsers,
+        "run",
+        "train one run",
+        "aimopt run digits --optimizer RADAR --lr 1e-3 --seed 0 --option gamma=0.05",
+        _run,
+        extra="lab",
+    )
+    run.add_argument("task", help="a task, or a run in a file: run.toml")
+    run.add_argument("--optimizer", default="RADAR", help="its name (RADAR)")
+    run.add_argument("--lr", type=float, help="learning rate (the task's)")
+    run.add_argument("--seed", type=int, default=0, help="seed (0)")
+    run.add_argument("--steps", type=positive, help="stop after so many steps of the schedule")
+    run.add_argument(
+        "--option", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the optimizer"
+    )
+    run.add_argument("--save", type=Path, metavar="FILE", help="write the run there (TOML, YAML, JSON) and stop")
+    _add_common_arguments(run)
+
+
+def _add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grid", nargs="+", type=float, metavar="X", help="learning rates, in units of η₀ (0.1 0.5 1 5 10)"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="final seeds (0 1 2 3 4)")
+    parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (STORE/report)")
+    _add_common_arguments(parser)
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scale", default="mini", help="of the task: mini, paper, … (mini)")
+    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the task")
+    parser.add_argument(
+        "--store", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
+    place = parser.add_argument_group("where runs are made")
+    place.add_argument("--engine", choices=("local", "ray", "slurm"), default="local")
+    place.add_argument("--workers", type=positive, help="runs at once (one a core, or a device)")
+    place.add_argument("--threads", type=positive, default=1, help="of a run (1)")
+    place.add_argument(
+        "--devices", nargs="+", default=[], metavar="DEVICE", help="such as cuda:0 cuda:1 (the processor)"
+    )
+    place.add_argument("--processes", type=positive, default=1, help="of a run, started by torchrun (1)")
+    place.add_argument("--gpu-share", type=float, default=0.0, help="of a GPU for a run, on Ray")
+    place.add_argument(
+        "--slurm", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="for submitit"
+    )
+    place.add_argument("--checkpoint-seconds", type=float, default=30.0, help="between two checkpoints (30)")
+    place.add_argument("--keep-weights", action="store_true", help="of finished runs")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from aimopt.lab import optimizers
+    from aimopt.lab.study import compare
+
+    overrides = _overrides(arguments)
+    if arguments.reference is not None:
+        overrides["reference"] = arguments.reference
+    if arguments.no_untuned:
+        overrides["untuned"] = False
+    contenders = arguments.optimizers or optimizers.PAPER
+    return _carry_out(
+        [compare(task, arguments.scale, optimizers=contenders, **overrides) for task in arguments.tasks], arguments
+    )
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from aimopt.lab import files
+
+    study = _study_to_sweep(arguments)
+    if arguments.save is not None:
+        files.save(arguments.save, study.to_dict())
+        print(f"written to {arguments.save}; carry it out with: aimopt sweep {arguments.save}")
+        return 0
+    return _carry_out([study], arguments)
+
+
+def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
+    from aimopt.lab import files
+    from aimopt.lab.study import DELTA, HEAT_MAP, ZETA, Study, ablation, sensitivity
+
+    if Path(arguments.task).suffix in files.ENDINGS:
+        return Study.from_dict({**files.read(Path(arguments.task)), **_overrides(arguments)})
+    if arguments.over and arguments.preset:
+        raise ValueError(f"--over and --preset {arguments.preset} say two different things; give one")
+    if arguments.preset == "ablation":
+        return ablation(arguments.task, arguments.scale, **_overrides(arguments))
+    presets = {"heatmap": HEAT_MAP, "delta": DELTA, "zeta": ZETA}
+    axes = presets[arguments.preset] if arguments.preset else {name: _values(value) for name, value in arguments.over}
+    if not axes:
+        raise ValueError(f"say what to sweep: --over gamma=0,0.1 or --preset {{{','.join(PRESETS)}}}")
+    return sensitivity(arguments.task, arguments.scale, axes, optimizer=arguments.optimizer, **_overrides(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from aimopt.lab import files
+    from aimopt.lab.config import RunConfig
+    from aimopt.lab.investigation import make_run
+
+    if Path(arguments.task).suffix in files.ENDINGS:
+        config = RunConfig.from_dict(files.read(Path(arguments.task)))
+    else:
+        config = RunConfig.of(
+            arguments.task,
+            arguments.scale,
+            optimizer=arguments.optimizer,
+            lr=arguments.lr,
+            seed=arguments.seed,
+            steps=arguments.steps,
+            options=dict(arguments.option),
+            settings=dict(arguments.set),
+        )
+    if arguments.save is not None:
+        files.save(arguments.save, config.to_dict())
+        print(f"written to {arguments.save}; make the run with: aimopt run {arguments.save}")
+        return 0
+    return make_run(config, arguments.store, arguments.engine, _resources(arguments), Console())
+
+
+def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from aimopt.lab.investigation import foresee, investigate
+
+    if arguments.dry_run:
+        foresee(studies, arguments.store, _resources(arguments), Console())
+        return 0
+    return investigate(
+        studies,
+        arguments.store,
+        engine=arguments.engine,
+        resources=_resources(arguments),
+        costs=not arguments.no_costs,
+        folder=arguments.report,
+        console=Console(),
+    )
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a study that were said."""
+    said: dict[str, Any] = {}
+    if arguments.grid:
+        said["grid"] = tuple(arguments.grid)
+    if arguments.seeds:
+        said["seeds"] = tuple(arguments.seeds)
+    if arguments.set:
+        said["settings"] = dict(arguments.set)
+    return said
+
+
+def _resources(arguments: argparse.Namespace) -> "Resources":
+    from aimopt.lab.engines import Resources
+
+    return Resources(
+        workers=arguments.workers,
+        threads=arguments.threads,
+        devices=tuple(arguments.devices),
+        gpu_share=arguments.gpu_share,
+        processes=arguments.processes,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+        keep_weights=arguments.keep_weights,
+        slurm=dict(arguments.slurm),
+    )
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

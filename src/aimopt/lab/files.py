@@ -1,0 +1,60 @@
+"""Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name. None can run code."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import yaml
+
+from aimopt.lab.store import write
+
+ENDINGS = (".toml", ".yaml", ".yml", ".json")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a file."""
+    _check_ending(path)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        content = _parse(path.suffix, text)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not valid {path.suffix[1:]}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold names and values at its top, but holds {type(content).__name__}")
+    return content
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file that `read` gives back."""
+    _check_ending(path)
+    if path.suffix == ".toml":
+        text = tomli_w.dumps(_without_nothing(content))
+    elif path.suffix == ".json":
+        text = json.dumps(content, indent=1) + "\n"
+    else:
+        text = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False, allow_unicode=True)
+    write(path, text.encode())
+
+
+def _parse(ending: str, text: str) -> Any:
+    if ending == ".toml":
+        return tomllib.loads(text)
+    return json.loads(text) if ending == ".json" else yaml.safe_load(text)
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"{path} must end in {', '.join(ENDINGS)} to be read or written")
+
+
+def _without_nothing(value: Any) -> Any:
+    """TOML has no null; a field left out takes its default, which is null where null was."""
+    if isinstance(value, Mapping):
+        return {name: _without_nothing(item) for name, item in value.items() if item is not None}
+    return [_without_nothing(item) for item in value] if isinstance(value, list | tuple) else value

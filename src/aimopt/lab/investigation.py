@@ -1,0 +1,118 @@
+"""From a question to an answer: prepare the data, make the runs, measure the costs, write the report.
+
+investigate([compare("digits", "demo")], "results")
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from aimopt.lab import report
+from aimopt.lab.analysis import Findings, analyse
+from aimopt.lab.config import RunConfig
+from aimopt.lab.engines import Resources, open_engine
+from aimopt.lab.estimate import estimate
+from aimopt.lab.execution import OneRun, execute
+from aimopt.lab.measurement import measure
+from aimopt.lab.progress import duration, shown
+from aimopt.lab.store import Store
+from aimopt.lab.study import Study
+
+FAILED, STOPPED = 1, 130  # exit status
+
+
+def investigate(
+    studies: Sequence[Study],
+    root: str | Path = "results",
+    *,
+    engine: str = "local",
+    resources: Resources = Resources(),  # noqa: B008, it is frozen
+    costs: bool = True,
+    folder: Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Carry studies out and show what came of them, in the terminal and as a report; the result is the exit status."""
+    say, store = console or Console(), Store(root)
+    for study in studies:
+        study.make_task().prepare()
+        store.save_study(study)
+    try:
+        with open_engine(engine, store, resources) as opened, shown(say, store) as watch:
+            situation = execute(studies, store, opened, watch)
+        if costs:
+            _measure_costs(studies, store, resources, say)
+    except KeyboardInterrupt:
+        _print(say, f"stopped; nothing is lost. Go on with: {_command_line()}")
+        return STOPPED
+    for found in findings(store, studies):
+        say.print(report.terminal_table(found))
+    for run in situation.failed:
+        _print(say, f"failed: {run.config}: {run.reason}")
+    _print(say, f"{len(situation.ended)} runs in {duration(situation.seconds)}, {situation.found} of them found")
+    _print(say, f"report: {write_report(store, studies, folder)}")
+    return FAILED if situation.failed else 0
+
+
+def make_run(config: RunConfig, root: str | Path, engine: str, resources: Resources, console: Console) -> int:
+    """Make one run and show what came of it; the result is the exit status."""
+    store = Store(root)
+    config.make_task().prepare()
+    try:
+        with open_engine(engine, store, resources) as opened, shown(console, store) as watch:
+            situation = execute([OneRun(config)], store, opened, watch)
+    except KeyboardInterrupt:
+        _print(console, f"stopped; nothing is lost. Go on with: {_command_line()}")
+        return STOPPED
+    (run,) = situation.ended.values()
+    measures = {name: value for name, value in (run.history[-1] if run.history else {}).items() if name != "step"}
+    told = ", ".join(f"{name} {value:.6g}" for name, value in measures.items())
+    _print(console, f"{config}: {run.status}{f' ({run.reason})' if run.reason else ''}; {told}")
+    _print(console, f"kept in {store.folder(config)}")
+    return FAILED if run.status == "failed" else 0
+
+
+def foresee(studies: Sequence[Study], root: str | Path, resources: Resources, console: Console) -> None:
+    """Say what studies will take, from a few timed steps."""
+    store = Store(root)
+    for study in studies:
+        study.make_task().prepare()
+        seen = estimate(study, store.runs(), resources)
+        _print(
+            console,
+            f"{study.name} of {study.task} at scale {study.scale}: {seen.runs} runs at most, {seen.found} found; "
+            f"{seen.step_seconds * 1e3:.1f} ms a step, {seen.evaluation_seconds:.2f} s an evaluation; "
+            f"about {duration(seen.seconds)} with {seen.at_once} runs at once; "
+            f"{seen.peak_bytes / 2**20:.0f} MiB of memory a run, {seen.disk_bytes / 2**20:.1f} MiB of disk",
+        )
+
+
+def findings(store: Store, studies: Sequence[Study]) -> list[Findings]:
+    """What the runs so far say."""
+    runs = store.runs()
+    return [analyse(study, runs, store.overhead(study)) for study in studies]
+
+
+def write_report(
+    store: Store, studies: Sequence[Study], folder: Path | None = None, *, refresh: float | None = None
+) -> Path:
+    """Write the report of studies; the result is its page."""
+    return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh)
+
+
+def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources, console: Console) -> None:
+    """Time the contenders of comparisons, when no run is made any more."""
+    for study in studies:
+        if not study.axes and store.overhead(study) is None:
+            with console.status(f"measuring time and memory of a step on {study.task}"):
+                store.save_overhead(study, measure(study, device=(*resources.devices, "cpu")[0]))
+
+
+def _command_line() -> str:
+    return shlex.join(["aimopt", *sys.argv[1:]])
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
