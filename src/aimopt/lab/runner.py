@@ -56,6 +56,7 @@ def run(
     assert work is not None
     running: Running | None = None
     try:
+        work.begin(config)
         running = Running(config, work, world, world.device(device), checkpoint_seconds, should_stop)
         outcome, reason = running.train()
         if keep_weights:
@@ -82,7 +83,7 @@ def record_failure(config: RunConfig, store: Store, reason: str) -> str:
     try:
         work = store.work(config)
         if work is not None:
-            work.begin(config, {})
+            work.begin(config)
             work.result("failed", reason, [], {})
             work.release()
     except OSError as error:
@@ -129,7 +130,7 @@ class Running:
         state = work.resume()
         if state is not None:
             self.load_state_dict(state)
-        work.begin(config, provenance.session(device, self.task.checksum(), self.step))
+        work.join(provenance.session(device, self.task.checksum(), self.step))
         self.shown = self.saved = time.monotonic()
         self.save_after = checkpoint_seconds
 

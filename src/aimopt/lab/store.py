@@ -130,13 +130,18 @@ class Work:
     def __init__(self, folder: Path, claim: Claim | None):
         self._folder, self._claim = folder, claim
 
-    def begin(self, config: RunConfig, session: Mapping[str, Any]) -> None:
-        """Say what the run is, and who works on it; an earlier failure is over."""
-        path = self._folder / "manifest.json"
-        earlier = json.loads(path.read_bytes())["sessions"] if path.exists() else []
-        self._write("manifest.json", _json({"config": config.to_dict(), "sessions": [*earlier, session]}))
+    def begin(self, config: RunConfig) -> None:
+        """Say what the run is; an earlier failure is over."""
+        if not (self._folder / "manifest.json").exists():
+            self._write("manifest.json", _json({"config": config.to_dict(), "sessions": []}))
         if self._claim is not None:
             (self._folder / "result.json").unlink(missing_ok=True)
+
+    def join(self, session: Mapping[str, Any]) -> None:
+        """Say who works on the run."""
+        if self._claim is not None:
+            manifest = json.loads((self._folder / "manifest.json").read_bytes())
+            self._write("manifest.json", _json({**manifest, "sessions": [*manifest["sessions"], session]}))
 
     def metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Show how the run goes."""

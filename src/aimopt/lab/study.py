@@ -88,6 +88,8 @@ class Study:
         for what, values in (("seeds", self.seeds), ("grid", self.grid)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{what} must be different numbers, at least one; got {values}")
+        if min(self.grid) <= 0:
+            raise ValueError(f"grid must be positive numbers, got {self.grid}")
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(f"seed {self.tuning_seed} tunes the learning rate and may not be a final seed as well")
 
