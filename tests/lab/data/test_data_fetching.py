@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from serving import Site, serving
 
 from aimopt.lab.data import fetching
 from aimopt.lab.data.dataset import Dataset, File, checksum
 from aimopt.lab.data.fetching import fetch, partial
 from aimopt.lab.data.models import GPT2_TOKENIZER, QWEN_TOKENIZER
+from serving import Site, serving
 
 CONTENT = bytes(range(256)) * 2000
 HALF = len(CONTENT) // 2

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Site, serving
 
 from aimopt.lab import data
 from aimopt.lab.data import documents, text
 from aimopt.lab.data.dataset import Dataset, File, Form, as_they_are
 from aimopt.lab.data.extras import language
+from serving import Site, serving
 
 TEXTS = [
     "Hello world",

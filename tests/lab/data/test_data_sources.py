@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Site, serving
 
 from aimopt.lab.data.dataset import Dataset, File, Form, as_they_are, checksum
 from aimopt.lab.data.sources import UnavailableError, cache_directory, obtain, prepare
+from serving import Site, serving
 
 CONTENT = b"words\n" * 100_000
 OFFICIAL, OTHER = "words.txt", "other.txt"
