@@ -100,12 +100,12 @@ def test_a_dollar_in_a_figure_is_a_dollar(page: str) -> None:
 
 def test_the_same_findings_give_the_same_bytes(tmp_path: Path) -> None:
     for again in ("one", "two"):
-        write(tmp_path / again, findings(), refresh=1)
+        write(tmp_path / again, findings()[::2], refresh=1)
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 14])
+@pytest.mark.parametrize("count", [0, 1, 14])
 def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path) -> None:
     parts = [
         analyse(make(), dict(list(runs_of(make).items())[:count])) for make in (comparison, odd_comparison, heat_map)

@@ -39,11 +39,11 @@ STYLES = (
     Style(0, "#d1440c", "#ff7a45", "-", "o"),
     Style(1, "#c4a452", "#f7d12e", (0, (6, 1.5)), "s"),
     Style(2, "#52aef7", "#b6e6ff", (0, (4, 1.2, 1, 1.2)), "^"),
-    Style(3, "#262a9a", "#2b66f6", "-", "D"),
-    Style(4, "#2b8470", "#23c698", (0, (2.2, 1)), "v"),
-    Style(5, "#83134b", "#bc218b", (0, (5, 1, 1, 1, 1, 1)), "P"),
-    Style(6, "#9d3ed2", "#ae8dcd", (0, (3.5, 1)), "X"),
-    Style(7, "#341a01", "#74673e", (0, (1.2, 1)), "h"),
+    Style(3, "#262a9a", "#537bff", "-", "D"),
+    Style(4, "#2b8470", "#73d2ad", (0, (2.2, 1)), "v"),
+    Style(5, "#83134b", "#d90a9e", (0, (5, 1, 1, 1, 1, 1)), "P"),
+    Style(6, "#9d3ed2", "#bf9eef", (0, (3.5, 1)), "X"),
+    Style(7, "#341a01", "#9b6c49", (0, (1.2, 1)), "h"),
 )
 ACCENT = STYLES[0]
 # What else is drawn, by the variable of the style sheet that replaces it.
