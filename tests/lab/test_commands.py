@@ -151,12 +151,32 @@ def test_a_mistake_is_one_sentence_and_status_2(
 
 
 @pytest.mark.parametrize(
-    "command", ["compare", "run", "sweep", "report", "status", "tasks", "optimizers", "prepare", "bench", "completion"]
+    "command",
+    [
+        "compare",
+        "run",
+        "sweep",
+        "report",
+        "status",
+        "tasks",
+        "optimizers",
+        "overhead",
+        "prepare",
+        "bench",
+        "completion",
+    ],
 )
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert f"aimopt {command}" in capsys.readouterr().out.split("example:")[1]
+
+
+def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["overhead", "digits", "--scale=demo", "--optimizers", "RADAR", "AdamW", "Lion", "--rounds=2"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    kept = {row[0]: row[-1] for row in rows if row and row[0] in ("RADAR", "AdamW", "Lion")}
+    assert kept == {"RADAR": "8.0", "AdamW": "8.0", "Lion": "4.0"}
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
