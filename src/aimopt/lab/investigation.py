@@ -22,6 +22,7 @@ from aimopt.lab.store import Store
 from aimopt.lab.study import Study
 
 FAILED, STOPPED = 1, 130  # exit status
+REFRESH_SECONDS = 5.0
 
 
 def investigate(
@@ -99,7 +100,24 @@ def write_report(
     store: Store, studies: Sequence[Study], folder: Path | None = None, *, refresh: float | None = None
 ) -> Path:
     """Write the report of studies; the result is its page."""
-    return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh)
+    again = "\n".join(f"aimopt sweep {shlex.quote(str(store.study_file(study)))}" for study in studies)
+    return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh, command=again)
+
+
+def serve_report(store: Store, folder: Path | None, port: int, console: Console) -> None:
+    """Show the report to a browser on this machine, made anew while runs are made, until Ctrl-C."""
+    place = folder or store.root / "report"
+
+    def again() -> None:
+        write_report(store, store.studies(), place, refresh=REFRESH_SECONDS)
+
+    again()
+    with report.serve(place, again, port=port) as server:
+        _print(console, f"the report is at {server.url} until Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            _print(console, "stopped")
 
 
 def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources, console: Console) -> None:

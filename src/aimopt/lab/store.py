@@ -97,7 +97,7 @@ class Store:
 
     def save_study(self, study: Study) -> None:
         """Keep what was asked for."""
-        write(self._study_file(study, ".json"), _json(study.to_dict()))
+        write(self.study_file(study), _json(study.to_dict()))
 
     def studies(self) -> list[Study]:
         """What was asked for; a file that cannot be read is passed over."""
@@ -109,14 +109,15 @@ class Store:
 
     def save_overhead(self, study: Study, overhead: Overhead) -> None:
         """Keep what the contenders of a study cost."""
-        write(self._study_file(study, ".overhead.json"), _json(overhead.to_dict()))
+        write(self.study_file(study, ".overhead.json"), _json(overhead.to_dict()))
 
     def overhead(self, study: Study) -> Overhead | None:
         """What the contenders of a study cost, if that was measured."""
-        path = self._study_file(study, ".overhead.json")
+        path = self.study_file(study, ".overhead.json")
         return Overhead.from_dict(json.loads(path.read_bytes())) if path.exists() else None
 
-    def _study_file(self, study: Study, ending: str) -> Path:
+    def study_file(self, study: Study, ending: str = ".json") -> Path:
+        """Where what was asked for is kept."""
         return self.root / "studies" / f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}{ending}"
 
 

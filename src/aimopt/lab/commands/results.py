@@ -35,12 +35,14 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
 
     store = Store(_existing(arguments.store))
     if arguments.watch:
-        serve_report(store, arguments.out, arguments.port)
+        serve_report(store, arguments.out, arguments.port, Console())
     else:
         print(write_report(store, store.studies(), arguments.out))
 
