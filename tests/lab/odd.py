@@ -1,4 +1,4 @@
-"""Tasks and optimizers that a user might bring: odd names, runs that diverge, runs that fail."""
+"""Tasks and optimizers that a user might bring: odd names, runs that diverge."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,10 +51,3 @@ class Explodes(torch.optim.SGD):
         weights = self.param_groups[0]["params"]
         if weights[0].flatten()[0] > 0:
             weights[0].fill_(float("nan"))
-
-
-class Raises(torch.optim.SGD):
-    """Fails at its first step."""
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        raise RuntimeError("out of luck")

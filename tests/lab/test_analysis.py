@@ -69,6 +69,7 @@ def test_findings_can_be_had_after_any_number_of_runs(make: Any) -> None:
         found = analyse(study, dict(list(runs.items())[:count]))
         assert found.progress.settled == count
         assert found.progress.total >= count
+        assert found.progress.complete == (count == len(runs))
         assert any(remark.level != "ok" for remark in found.audit) or found.progress.complete
     assert analyse(study, runs).progress == (len(runs), 0, 0, len(runs))
 

@@ -1,6 +1,7 @@
 """Every form of the report says what the findings say, and what users named stays text."""
 
 import csv
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -23,6 +24,8 @@ from aimopt.lab.report.figures import STYLES, VARIABLES, styles_of
 from aimopt.lab.report.forms import latex, markdown
 from odd import NAME
 from trained import comparison, findings, heat_map, odd_comparison, runs_of
+
+LABELS = ("RADAR", "AdamW", "Lion")
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +205,32 @@ def test_the_terminal_gets_a_hundred_columns_and_no_markup() -> None:
 
 def test_the_headline_counts_verdicts() -> None:
     first, second, _ = findings()
-    assert [words.verdict(f.standing("RADAR").difference) for f in (first, second)] == ["better", "better"]
+    verdicts = [words.verdict(f.standing("RADAR").difference) for f in (first, second)]
+    better, worse = (verdicts.count(word) for word in ("better", "worse"))
     assert words.headline([first, second], None) == (
-        "Against AdamW on 2 tasks, RADAR is better on 2, worse on 0, and cannot be told from it on 0."
+        f"Against AdamW on 2 tasks, RADAR is better on {better}, worse on {worse}, "
+        f"and cannot be told from it on {2 - better - worse}."
     )
-    assert words.headline([first], None) == "On Digits, MLP (1k), at scale demo, RADAR is better than AdamW."
+    told = {"better": "is better than", "worse": "is worse than"}.get(verdicts[0], "cannot be told from")
+    assert words.headline([first], None) == f"On Digits, MLP (1k), at scale demo, RADAR {told} AdamW."
+    assert words.headline([findings()[2]], None) == ""
+
+
+def test_the_summary_flatters_nobody() -> None:
+    study, runs = comparison(), dict(runs_of(comparison))
+    assert words.summary(analyse(study, {})) == ["So far: 0 of 27 runs are over.", "There is no result yet."]
+    finals = {label: [c.config.identity for c in study.cells(runs) if c[:2] == (label, "final")] for label in LABELS}
+    runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in finals["RADAR"]}
+    reference = findings()[0].reference.spread
+    assert reference is not None
+    assert words.summary(analyse(study, runs))[:3] == [
+        f"AdamW has the best mean test loss ({reference.mean:.4f}); RADAR is 3rd of 3 (diverged).",
+        "Against AdamW, worse: RADAR and Lion.",
+        "RADAR diverged on 3 of 3 seeds.",
+    ]
+    others = [*finals["AdamW"], *finals["Lion"]]
+    runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in others}
+    assert words.summary(analyse(study, runs))[0] == "Every contender diverged."
 
 
 @pytest.mark.parametrize(

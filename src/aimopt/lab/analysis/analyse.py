@@ -37,7 +37,7 @@ def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = N
         overhead=overhead,
         audit=tuple(audit(study, task, cells, standings)),
         provenance=provenance(run for _, run in cells if run is not None),
-        progress=_progress(cells, study.unnamed(runs)),
+        progress=_progress(cells, sum(s.lr is None for s in standings) * len(study.seeds)),
         cells=tuple(cells),
     )
 

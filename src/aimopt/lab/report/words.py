@@ -145,7 +145,10 @@ def summary(findings: Findings) -> list[str]:
     so_far = [] if progress.complete else [f"So far: {progress.settled} of {progress.total} runs are over."]
     if not findings.ranked:
         return [*so_far, "There is no result yet."]
-    told = _sweep_sentences(findings) if findings.sweep else [_ranking(findings), *_verdicts(findings)]
+    if all(standing.diverged for standing in findings.ranked):
+        told = ["Every contender diverged."]
+    else:
+        told = _sweep_sentences(findings) if findings.sweep else [_ranking(findings), *_verdicts(findings)]
     for standing in findings.standings:
         if standing.diverged:
             told.append(f"{standing.label} diverged on {standing.diverged} of {len(standing.finals)} seeds.")
@@ -202,10 +205,15 @@ def _sweep_sentences(findings: Findings) -> list[str]:
     if best is None:
         return []
     words = f"The best mean {findings.measure.label} of the grid is {_mean(best, decimals)}, at {best.label}"
-    told = [f"{words}; the defaults give {_mean(reference, decimals)}."]
+    defaults = (
+        f"the defaults give {_mean(reference, decimals)}" if reference.spread else "the defaults have no result yet"
+    )
+    told = [f"{words}; {defaults}."]
     worse = [s.label for s in findings.standings if s.difference and s.difference.verdict == "worse"]
     better = [s.label for s in findings.standings if s.difference and s.difference.verdict == "better"]
     counted = sum(s.difference is not None for s in findings.standings)
+    if not counted:
+        return told
     if not better and not worse:
         return [*told, f"None of {counted} settings can be told from the defaults."]
     told.append(f"Of {counted} settings, {len(better)} are better than the defaults and {len(worse)} worse.")
