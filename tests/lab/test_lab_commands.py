@@ -117,7 +117,7 @@ def test_a_failure_is_told_and_is_the_exit_status(capsys: pytest.CaptureFixture[
     assert main(["run", "digits", "--scale=demo", "--optimizer=faulty.py:Raises", *SETTINGS]) == 1
     assert "failed (RuntimeError: out of luck)" in capsys.readouterr().out
     assert main(["status"]) == 1
-    assert "failed: digits faulty.py:Raises lr 0.005 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
+    assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

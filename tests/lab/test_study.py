@@ -35,9 +35,9 @@ def test_the_papers_protocol() -> None:
     cells = study.cells({})
     assert {cell.config.seed for cell in cells if cell.role == "search"} == {5}
     rates = {c.contender: sorted(x.config.lr for x in cells if x[:2] == (c.contender, "search")) for c in cells}
-    assert rates["RADAR"] == rates["AdamW"] == [5e-4, 2.5e-3, 5e-3, 2.5e-2, 5e-2]
-    assert rates["Adan"] == [1.25e-3, 6.25e-3, 1.25e-2, 6.25e-2, 0.125]
-    assert rates["Lion"] == [5e-5, 2.5e-4, 5e-4, 2.5e-3, 5e-3]
+    assert rates["RADAR"] == rates["AdamW"] == [1e-3, 5e-3, 1e-2, 5e-2, 0.1]
+    assert rates["Adan"] == [2.5e-3, 1.25e-2, 2.5e-2, 0.125, 0.25]
+    assert rates["Lion"] == [1e-4, 5e-4, 1e-3, 5e-3, 1e-2]
 
 
 def test_the_final_runs_take_the_rate_that_the_search_chose() -> None:
@@ -47,7 +47,7 @@ def test_the_final_runs_take_the_rate_that_the_search_chose() -> None:
     runs = searched(study, {0.5: 0.1, 1.0: 0.2})
     finals = [cell.config for cell in study.cells(runs) if cell.role == "final"]
     assert [(config.optimizer, config.lr, config.seed, config.steps) for config in finals] == [
-        (name, 2.5e-3, seed, SHORT["steps"]) for name in ("RADAR", "AdamW") for seed in (0, 1)
+        (name, 5e-3, seed, SHORT["steps"]) for name in ("RADAR", "AdamW") for seed in (0, 1)
     ]
     assert {cell.config.steps for cell in study.cells(runs) if cell.role == "search"} == {SHORT["search_steps"]}
     assert study.unnamed(runs) == 0
@@ -100,7 +100,7 @@ def test_ablation_takes_the_rate_of_the_whole() -> None:
     ]
     contender = study.contenders[0]
     runs = {c.identity: result(c, x) for c, x in zip(study.search(contender), [5, 4, 1, 3, 2], strict=True)}
-    assert {cell.config.lr for cell in study.cells(runs) if cell.role == "final"} == {5e-3}
+    assert {cell.config.lr for cell in study.cells(runs) if cell.role == "final"} == {1e-2}
 
 
 def test_the_heat_map_shares_its_default_with_the_comparison() -> None:

@@ -43,6 +43,7 @@ def investigate(
     try:
         with open_engine(engine, store, resources) as opened, shown(say, store) as watch:
             situation = execute(studies, store, opened, watch)
+        took = duration(situation.seconds)
         if costs:
             _measure_costs(studies, store, resources, say)
     except KeyboardInterrupt:
@@ -52,7 +53,7 @@ def investigate(
         say.print(report.terminal_table(found))
     for run in situation.failed:
         _print(say, f"failed: {run.config}: {run.reason}")
-    _print(say, f"{len(situation.ended)} runs in {duration(situation.seconds)}, {situation.found} of them found")
+    _print(say, f"{len(situation.ended)} runs in {took}, {situation.found} of them found")
     _print(say, f"report: {write_report(store, studies, folder)}")
     return FAILED if situation.failed else 0
 
@@ -125,7 +126,7 @@ def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources,
     for study in studies:
         if not study.axes and store.overhead(study) is None:
             with console.status(f"measuring time and memory of a step on {study.task}"):
-                store.save_overhead(study, measure(study, device=(*resources.devices, "cpu")[0]))
+                store.save_overhead(study, measure(study, device=(*resources.devices, "cpu")[0], threads=resources.threads))
 
 
 def _command_line() -> str:

@@ -20,8 +20,10 @@ ROUNDS = 15
 MEMORY_STEPS = 3
 
 
-def measure(study: Study, *, device: str = "cpu", rounds: int = ROUNDS) -> Overhead:
+def measure(study: Study, *, device: str = "cpu", threads: int | None = None, rounds: int = ROUNDS) -> Overhead:
     """The costs of a study's contenders, each timed in turn with the reference."""
+    if threads is not None:
+        torch.set_num_threads(threads)
     configs = {c.label: study.finals(c, study.usual_rate(c))[0] for c in study.contenders}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []

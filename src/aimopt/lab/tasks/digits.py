@@ -18,15 +18,15 @@ class Digits(Supervised):
     title: ClassVar[str] = "Digits, ViT (18k)"
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "demo": {},
-        "mini": {"steps": 1400, "search_steps": 700, "warmup_steps": 70},
+        "mini": {"steps": 1400, "search_steps": 1400, "warmup_steps": 70},
     }
 
-    lr: float = 5e-3
-    steps: int = 210  # 15 epochs
-    search_steps: int = 112
+    lr: float = 1e-2
+    steps: int = 140  # 10 epochs
+    search_steps: int = 140
     evaluate_every: int = 28
     log_every: int = 7
-    warmup_steps: int = 21
+    warmup_steps: int = 14
     weight_decay: float = 5e-5
     batch_size: int = 64
 
