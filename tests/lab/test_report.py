@@ -5,11 +5,10 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import random
 import re
-import threading
 from base64 import b64encode
 from collections.abc import Callable
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,20 +18,22 @@ import pytest
 from rich.console import Console
 
 from aimopt.lab.analysis import analyse
-from aimopt.lab.report import serve, terminal_table, words, write
+from aimopt.lab.report import terminal_table, words, write
 from aimopt.lab.report.figures import STYLES, VARIABLES, styles_of
 from aimopt.lab.report.forms import latex, markdown
+from aimopt.lab.runs import Run, Status
+from aimopt.lab.study import Study
 from odd import NAME
-from trained import comparison, findings, heat_map, odd_comparison, runs_of
+from trained import ablated, comparison, findings, heat_map, odd_comparison, one_option, runs_of
 
 LABELS = ("RADAR", "AdamW", "Lion")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole report."""
+    """A whole report, but for the files of figures, which take their time."""
     there = tmp_path_factory.mktemp("report")
-    write(there, findings(), title=NAME, command="aimopt compare digits && echo '<b>'")
+    write(there, findings(), title=NAME, command="aimopt compare digits && echo '<b>'", refresh=1000)
     return there
 
 
@@ -46,16 +47,17 @@ def svgs(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(drawing) for drawing in drawings]
 
 
-def test_a_report_is_a_page_and_the_same_in_other_forms(folder: Path) -> None:
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"index.html", "report.md", "tables.tex", "results.csv", "figures"}
-    stems = {path.stem for path in (folder / "figures").iterdir()}
-    assert "across-ranks" in stems
-    assert "compare-odd-small-demo-differences" in stems
+def test_a_report_is_a_page_and_the_same_in_other_forms(tmp_path: Path) -> None:
+    write(tmp_path, findings()[1:2])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "index.html", "report.md", "tables.tex", "results.csv", "figures",
+    }  # fmt: skip
+    stems = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert "compare-odd-accuracy-demo-differences" in stems
     for stem in stems:
-        assert (folder / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
-        assert (folder / "figures" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
-    assert stems == set(re.findall(r"figures/([\w-]+)\.png", (folder / "report.md").read_text()))
+        assert (tmp_path / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "figures" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+    assert stems == set(re.findall(r"figures/([\w-]+)\.png", (tmp_path / "report.md").read_text()))
 
 
 def test_the_page_needs_nothing_else(page: str) -> None:
@@ -119,6 +121,25 @@ def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path)
     assert not (tmp_path / "figures").exists()
     for part in parts:
         Console(file=io.StringIO(), width=100).print(terminal_table(part))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("make", [one_option, ablated, heat_map])
+def test_a_report_of_damaged_runs_can_be_had(make: Callable[[], Study], share: float, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    states: list[Status] = ["diverged", "failed", "running"]
+
+    def damaged(run: Run) -> Run:
+        length = draw.randrange(len(run.history))
+        return dataclasses.replace(run, status=draw.choice(states), history=run.history[:length], facts={})
+
+    runs = {identity: damaged(run) if draw.random() < share else run for identity, run in runs_of(make).items()}
+    found = analyse(make(), runs)
+    page = write(tmp_path, [found, found], refresh=1).read_text()  # the same twice: names must not clash
+    assert len(set(re.findall(r'<section class="study" id="([^"]+)"', page))) == 2
+    drawn = "-sweep" in page if found.sweep else "-differences" in page
+    assert drawn or share > 0
+    Console(file=io.StringIO(), width=100).print(terminal_table(found))
 
 
 def test_a_report_of_nothing_can_be_had(tmp_path: Path) -> None:
@@ -298,66 +319,3 @@ def test_a_contender_has_one_colour_and_radar_always_the_same() -> None:
     for found in findings()[:2]:
         slots = [styles[standing.label].slot for standing in found.standings]
         assert len(set(slots)) == len(slots)
-
-
-def ask(port: int, path: str, host: str) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", path, headers={"Host": host})
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, content
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Any:
-    (tmp_path / "secret.csv").write_text("secret")
-    inside = tmp_path / "report"
-    inside.mkdir()
-    (inside / ".hidden.csv").write_text("secret")
-    (inside / "notes.txt").write_text("secret")
-    (inside / "link.csv").symlink_to(tmp_path / "secret.csv")
-    made: list[int] = []
-
-    def again() -> None:
-        made.append(1)
-        (inside / "index.html").write_text(f"made {len(made)} times")
-
-    with serve(inside, again, every=1000) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
-
-
-def test_the_page_is_made_when_asked_for_but_not_too_often(server: Any) -> None:
-    host = f"127.0.0.1:{server.server_port}"
-    assert [ask(server.server_port, path, host) for path in ("/", "/index.html")] == [(200, b"made 1 times")] * 2
-    assert server.url == f"http://{host}/"
-    assert server.server_address[0] == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    ("path", "host", "status"),
-    [
-        ("/", "localhost:80", 200),
-        ("/", "localhost", 200),
-        ("/", "evil.example", 403),
-        ("/", "127.0.0.1.evil.example:80", 403),
-        ("/", "", 403),
-        ("/../secret.csv", "localhost", 404),
-        ("/%2e%2e/secret.csv", "localhost", 404),
-        ("/..%2fsecret.csv", "localhost", 404),
-        ("/link.csv", "localhost", 404),
-        ("/.hidden.csv", "localhost", 404),
-        ("/notes.txt", "localhost", 404),
-        ("/figures", "localhost", 404),
-        ("//etc/passwd", "localhost", 404),
-        ("/%00", "localhost", 404),
-    ],
-)
-def test_only_this_machine_is_served_and_only_the_report(server: Any, path: str, host: str, status: int) -> None:
-    answered, content = ask(server.server_port, path, host)
-    assert answered == status
-    assert b"secret" not in content

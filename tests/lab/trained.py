@@ -13,7 +13,7 @@ from aimopt.lab.overhead import Cost, Overhead
 from aimopt.lab.runner import run
 from aimopt.lab.runs import Run
 from aimopt.lab.store import Store
-from aimopt.lab.study import Contender, Study, compare, sensitivity
+from aimopt.lab.study import Contender, Study, ablation, compare, sensitivity
 from odd import NAME
 
 OVERHEAD = Overhead(
@@ -44,6 +44,16 @@ def heat_map() -> Study:
     """Four settings of RADAR."""
     axes = {"ell_ratio": (0.01, 0.1), "gamma": (0.1, 0.2)}
     return sensitivity("odd:Small", "demo", axes, grid=(0.5, 1.0), seeds=(0, 1))
+
+
+def one_option() -> Study:
+    """RADAR over one of its options."""
+    return sensitivity("odd:Small", "demo", {"delta": (0.9, 1.0)}, grid=(1.0,), seeds=(0, 1))
+
+
+def ablated() -> Study:
+    """RADAR without its parts."""
+    return ablation("odd:Small", "demo", grid=(1.0,), seeds=(0, 1))
 
 
 @cache
