@@ -208,6 +208,7 @@ def _session(**fields: Any) -> Any:
         (lambda run: {"facts": {}}, "warning", "1 run did not record the initial weights"),
         (_session(data="other"), "problem", "The runs saw different data"),
         (_session(commit="abc"), "warning", "differ in commit"),
+        (_session(commit=40 * "d" + "+"), "warning", "dddddddddd+ (1)"),
         (_session(commit="abc+"), "warning", "source files that are not in their commit"),
         (_session(versions={"torch": "1.0"}), "warning", "differ in versions: torch"),
         (_session(machine={"threads": "64"}), "warning", "differ in machine: threads"),

@@ -142,6 +142,13 @@ def test_a_report_of_damaged_runs_can_be_had(make: Callable[[], Study], share: f
     Console(file=io.StringIO(), width=100).print(terminal_table(found))
 
 
+def test_comparisons_come_first(tmp_path: Path) -> None:
+    ordinary, _, swept = findings()
+    page = write(tmp_path, [swept, analyse(ablated(), {}), ordinary], refresh=1).read_text()
+    names = re.findall(r'<section class="study" id="(\w+)-', page)
+    assert names == ["compare", "ablation", "sensitivity"]
+
+
 def test_a_report_of_nothing_can_be_had(tmp_path: Path) -> None:
     assert "No comparison has a result yet" in write(tmp_path, []).read_text()
 
@@ -203,6 +210,7 @@ def test_the_tables_for_latex_are_whole(folder: Path) -> None:
     [
         (latex.escape, r"a_b & 50% $x$ #1 {y}", r"a\_b \& 50\% \$x\$ \#1 \{y\}"),
         (latex.escape, "~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
+        (latex.escape, "[a]*", "{[}a{]}{*}"),
         (latex.escape, "γ = ℓ\n|<", r"$\gamma$ = $\ell$ $|$$<$"),
         (markdown.escape, "a|b *c* _d_ <e> `f`\n# [g](h)", r"a\|b \*c\* \_d\_ \<e\> \`f\` \# \[g\](h)"),
     ],

@@ -1,5 +1,6 @@
 """Was the comparison fair? Each check says what it found, also when all is well."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from aimopt.lab.tasks import Task
 
 Cells = Sequence[tuple[Cell, Run | None]]
 NAMED = 6  # of a long list
+CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # its beginning is enough
 ENOUGH_SEEDS = 5
 
 
@@ -21,7 +23,7 @@ def audit(study: Study, task: Task, cells: Cells, standings: Sequence[Standing])
     yield from _budgets(study, cells)
     yield from _leaks(study, task, cells)
     yield from _edges(study, standings)
-    yield from _divergence(study, cells)
+    yield from _divergence(cells)
     yield from _starts(cells)
     yield from _origins([run for _, run in cells if run is not None])
     yield from _settings(study)
@@ -101,7 +103,7 @@ def _edges(study: Study, standings: Sequence[Standing]) -> Iterator[Remark]:
         yield Remark("problem", f"Every learning rate tried diverged for {_listed(hopeless)}; the lowest was taken.")
 
 
-def _divergence(study: Study, cells: Cells) -> Iterator[Remark]:
+def _divergence(cells: Cells) -> Iterator[Remark]:
     diverged: dict[str, str] = {}
     for cell, run in cells:
         if run is not None and run.status == "diverged" and cell.role != "search":
@@ -177,4 +179,5 @@ def _listed(items: Any) -> str:
 
 
 def _counted(values: Mapping[str, int]) -> str:
-    return _listed(f"{value[:40]} ({count})" for value, count in values.items())
+    short = {CHECKSUM.sub(r"\1", value): count for value, count in values.items()}
+    return _listed(f"{value} ({count})" for value, count in short.items())

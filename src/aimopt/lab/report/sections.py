@@ -61,7 +61,8 @@ class Report:
 
 
 def build(findings: Sequence[Findings], title: str, command: str) -> Report:
-    """Everything but the setting."""
+    """Everything but the setting; comparisons come first, sweeps last."""
+    findings = sorted(findings, key=lambda found: (found.sweep is not None, found.study.name != "compare"))
     styles = figures.styles_of(findings)
     over = across(findings)
     compared = [found for found in findings if found.study.name == "compare"]

@@ -5,6 +5,7 @@ from aimopt.lab.report.tables import Cell, Table
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # after the end of a row they would be options of it
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "|": r"$|$",
     "±": r"$\pm$", "−": "$-$", "∞": r"$\infty$", "↓": r"$\downarrow$", "↑": r"$\uparrow$", "–": "--", "…": r"\dots{}",
     "▲": "$^{+}$", "▼": "$^{-}$", "γ": r"$\gamma$", "ℓ": r"$\ell$", "η": r"$\eta$", "δ": r"$\delta$",
