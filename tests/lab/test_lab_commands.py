@@ -78,7 +78,7 @@ class Line(Supervised):
     title = "A line"
     lr: float = 1e-2
     steps: int = 8
-    search_steps: int = 4
+    search_steps: int = 6
     evaluate_every: int = 2
     log_every: int = 2
     batch_size: int = 8
