@@ -28,8 +28,8 @@ sanitize: $(VENV)/test.ready
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_tables.py tests/kernels/test_scaling.py
 
-demo: $(VENV)/demo.ready
-	$(BIN)/python examples/digits.py
+demo: $(VENV)/lab.ready
+	$(BIN)/aimopt compare digits --scale demo --store build/demo
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from aimopt.lab.store import Store
 
 # Random configurations are new at every run, but in CI always the same: a change is judged by what it changed.
 settings.register_profile("ci", derandomize=True)
@@ -19,3 +22,12 @@ def float64_scalars() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store; runs take one thread, as those of the engines do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Store(tmp_path / "results")
+    torch.set_num_threads(threads)

@@ -17,11 +17,7 @@ COMMANDS = (lab, bench, theory)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the result is the exit status."""
-    parser = argparse.ArgumentParser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
-    parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_to(commands)
+    parser = program()
     options = parser.parse_args(arguments)
     if not hasattr(options, "run"):
         print(f"{overview()}\n\n{parser.format_help()}", end="")
@@ -31,6 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+
+
+def program() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
+    parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_to(commands)
+    return parser
 
 
 def overview() -> str:

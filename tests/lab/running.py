@@ -17,6 +17,7 @@ from aimopt.lab.engines import Ended, Engine
 from aimopt.lab.engines.worker import work
 from aimopt.lab.runs import Run
 from aimopt.lab.store import Store
+from short import curves
 
 # A user's file. Its task needs no package besides torch, so that a process that makes it is soon at work.
 OWN = """
@@ -85,8 +86,7 @@ def known(config: RunConfig, root: Path) -> Run:
 
 def essence(run: Run) -> tuple[Any, ...]:
     """All that must not depend on where and how often interrupted a run was made."""
-    history = [{key: value for key, value in record.items() if key != "seconds"} for record in run.history]
-    return run.status, run.reason, history, run.facts["initial"], run.facts["final"]
+    return run.status, run.reason, curves(run), run.facts["initial"], run.facts["final"]
 
 
 def made(engine: Engine, config: RunConfig, meanwhile: Callable[[], None] = lambda: None) -> Ended:

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
 
 from aimopt.lab import execution
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.engines.local import LocalEngine, Worker, places
 from aimopt.lab.store import Store
-from aimopt.lab.study import compare
+from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
+from short import curves, short_study
 
 ONE = Resources(workers=1, checkpoint_seconds=0.0)
 
@@ -78,14 +78,13 @@ def test_several_processes_resume_train_and_save_a_run_as_one_does(folder: Path)
     run = made_here(slow, store.root)
     first, second, third = (session["from_step"] for session in run.sessions)
     assert (first, second) == (0, 3) < (second, third)
-    for several, one in zip(run.history, made_here(slow, folder / "here").history, strict=True):
-        assert {**several, "seconds": 0} == pytest.approx({**one, "seconds": 0}, rel=1e-5)
+    for several, one in zip(curves(run), curves(made_here(slow, folder / "here")), strict=True):
+        assert several == pytest.approx(one, rel=1e-5)
 
 
 def test_engines_that_share_a_store_never_make_a_run_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "BUSY_SECONDS", 0.1)
-    settings = {"steps": 8, "search_steps": 8, "log_every": 2, "evaluate_every": 4}
-    study = compare("digits", "demo", optimizers=["RADAR", "AdamW"], grid=(1.0,), seeds=(0, 1, 2), settings=settings)
+    study = short_study(grid=(1.0,), seeds=(0, 1, 2))
 
     def make() -> list[str]:
         store = Store("there")

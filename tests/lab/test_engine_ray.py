@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
 
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.execution import execute
 from aimopt.lab.store import Store
-from aimopt.lab.study import compare
+from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
+from short import short_study
 
 ray = pytest.importorskip("ray")
 CARE = Resources(checkpoint_seconds=0.0)
@@ -33,9 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_study_comes_out_as_in_one_process(folder: Path) -> None:
-    settings = {"steps": 8, "search_steps": 8, "log_every": 2, "evaluate_every": 4}
-    study = compare("digits", "demo", optimizers=["RADAR", "Lion"], grid=(1.0,), seeds=(0,), settings=settings)
-    store = Store("there")
+    study, store = short_study("RADAR", "Lion", grid=(1.0,), seeds=(0,)), Store("there")
     with open_engine("ray", store, CARE) as engine:
         runs = execute([study], store, engine).ended.values()
     assert len(runs) == 2

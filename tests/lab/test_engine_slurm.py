@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
 
 from aimopt.lab import execution
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.engines.job import Job
 from aimopt.lab.store import Store
+from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
 
 pytest.importorskip("submitit")
 CARE = Resources(checkpoint_seconds=0.0, slurm={"cluster": "local"})

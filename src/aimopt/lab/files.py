@@ -1,4 +1,8 @@
-"""Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name. None can run code."""
+"""Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name.
+
+Reading them runs no code, but they may name some: like a Makefile, a study of somebody else is to be read before it is
+carried out.
+"""
 
 import json
 import tomllib
@@ -11,6 +15,7 @@ import yaml
 
 from aimopt.lab.store import write
 
+NULL = "null"  # how TOML, which has no null, says it
 ENDINGS = (".toml", ".yaml", ".yml", ".json")
 
 
@@ -18,7 +23,7 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a file."""
     _check_ending(path)
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     try:
@@ -34,7 +39,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file that `read` gives back."""
     _check_ending(path)
     if path.suffix == ".toml":
-        text = tomli_w.dumps(_without_nothing(content))
+        text = tomli_w.dumps(_with_null(content))
     elif path.suffix == ".json":
         text = json.dumps(content, indent=1) + "\n"
     else:
@@ -44,7 +49,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 def _parse(ending: str, text: str) -> Any:
     if ending == ".toml":
-        return tomllib.loads(text)
+        return _without_null(tomllib.loads(text))
     return json.loads(text) if ending == ".json" else yaml.safe_load(text)
 
 
@@ -53,8 +58,17 @@ def _check_ending(path: Path) -> None:
         raise ValueError(f"{path} must end in {', '.join(ENDINGS)} to be read or written")
 
 
-def _without_nothing(value: Any) -> Any:
-    """TOML has no null; a field left out takes its default, which is null where null was."""
+def _with_null(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without_nothing(item) for name, item in value.items() if item is not None}
-    return [_without_nothing(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _with_null(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_null(item) for item in value]
+    return NULL if value is None else value
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_null(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value]
+    return None if value == NULL else value

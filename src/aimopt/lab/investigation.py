@@ -18,10 +18,12 @@ from aimopt.lab.estimate import estimate
 from aimopt.lab.execution import OneRun, execute
 from aimopt.lab.measurement import measure
 from aimopt.lab.progress import duration, shown
+from aimopt.lab.runner import explain
 from aimopt.lab.store import Store
 from aimopt.lab.study import Study
 
 FAILED, STOPPED = 1, 130  # exit status
+REFRESH_SECONDS = 5.0
 
 
 def investigate(
@@ -37,11 +39,15 @@ def investigate(
     """Carry studies out and show what came of them, in the terminal and as a report; the result is the exit status."""
     say, store = console or Console(), Store(root)
     for study in studies:
-        study.make_task().prepare()
         store.save_study(study)
+        try:
+            study.make_task().prepare()
+        except Exception as error:  # its runs fail one by one, with this reason; other studies go on
+            _print(say, f"cannot prepare {study.task}: {explain(error)}")
     try:
         with open_engine(engine, store, resources) as opened, shown(say, store) as watch:
             situation = execute(studies, store, opened, watch)
+        took = duration(situation.seconds)
         if costs:
             _measure_costs(studies, store, resources, say)
     except KeyboardInterrupt:
@@ -51,7 +57,7 @@ def investigate(
         say.print(report.terminal_table(found))
     for run in situation.failed:
         _print(say, f"failed: {run.config}: {run.reason}")
-    _print(say, f"{len(situation.ended)} runs in {duration(situation.seconds)}, {situation.found} of them found")
+    _print(say, f"{len(situation.ended)} runs in {took}, {situation.found} of them found")
     _print(say, f"report: {write_report(store, studies, folder)}")
     return FAILED if situation.failed else 0
 
@@ -99,15 +105,41 @@ def write_report(
     store: Store, studies: Sequence[Study], folder: Path | None = None, *, refresh: float | None = None
 ) -> Path:
     """Write the report of studies; the result is its page."""
-    return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh)
+    again = "\n".join(f"aimopt sweep {shlex.quote(str(store.study_file(study)))}" for study in studies)
+    return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh, command=again)
+
+
+def serve_report(store: Store, folder: Path | None, port: int, console: Console) -> None:
+    """Show the report to a browser on this machine, made anew while runs are made, until Ctrl-C."""
+    place = folder or store.root / "report"
+
+    def again() -> None:
+        write_report(store, store.studies(), place, refresh=REFRESH_SECONDS)
+
+    again()
+    with report.serve(place, again, port=port) as server:
+        _print(console, f"the report is at {server.url} until Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            _print(console, "stopped")
 
 
 def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources, console: Console) -> None:
-    """Time the contenders of comparisons, when no run is made any more."""
+    """Time the contenders of comparisons that can be trained, when no run is made any more."""
     for study in studies:
-        if not study.axes and store.overhead(study) is None:
+        runs = store.runs()
+        cells = [cell for cell in study.cells(runs) if cell.role == "final" and cell.config.identity in runs]
+        trained = {cell.contender for cell in cells if runs[cell.config.identity].settled}
+        if study.axes or store.overhead(study) is not None or study.reference not in trained:
+            continue
+        place = (*resources.devices, "cpu")[0]
+        try:
             with console.status(f"measuring time and memory of a step on {study.task}"):
-                store.save_overhead(study, measure(study, device=(*resources.devices, "cpu")[0]))
+                measured = measure(study, trained, device=place, threads=resources.threads)
+            store.save_overhead(study, measured)
+        except Exception as error:  # the results are there all the same
+            _print(console, f"cannot measure the costs on {study.task}: {explain(error)}")
 
 
 def _command_line() -> str:

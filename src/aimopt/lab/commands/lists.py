@@ -16,6 +16,15 @@ def add_to(subparsers: Subparsers) -> None:
         "tasks", nargs="+", metavar="task", help="a task (see `aimopt tasks`), or yours: file.py:Class"
     )
     prepare.add_argument("--scale", default="mini", help="of the task (mini)")
+    completion = command(
+        subparsers,
+        "completion",
+        "print what a shell needs to complete commands",
+        'eval "$(aimopt completion bash)"',
+        _completion,
+        extra="lab",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
 def _tasks(arguments: argparse.Namespace) -> None:
@@ -47,3 +56,11 @@ def _prepare(arguments: argparse.Namespace) -> None:
         task = find(name).at(arguments.scale)
         task.prepare()
         print(f"{name}: ready, data sha256 {task.checksum()}")
+
+
+def _completion(arguments: argparse.Namespace) -> None:
+    import shtab
+
+    from aimopt.cli import program
+
+    print(shtab.complete(program(), arguments.shell))

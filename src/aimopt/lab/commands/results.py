@@ -35,12 +35,14 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
 
     store = Store(_existing(arguments.store))
     if arguments.watch:
-        serve_report(store, arguments.out, arguments.port)
+        serve_report(store, arguments.out, arguments.port, Console())
     else:
         print(write_report(store, store.studies(), arguments.out))
 
@@ -59,6 +61,8 @@ def _status(arguments: argparse.Namespace) -> int:
     failed = [run for run in runs.values() if run.status == "failed"]
     for run in failed:
         print(f"failed: {run.config}: {run.reason}")
+    for name, reason in store.unreadable_studies().items():
+        print(f"cannot read the study {name}: {reason}")
     for name, reason in store.aside().items():
         print(f"set aside: {name}: {reason}")
     return 1 if failed else 0

@@ -82,8 +82,9 @@ def _launch(asked: str, processes: str) -> None:
 
 def _ignore_signals() -> None:
     """Slurm signals every process of a job; the first of them closes the input of these when it is time to stop."""
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _one_of_several(asked: Path) -> None:

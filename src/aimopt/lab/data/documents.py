@@ -1,0 +1,97 @@
+"""FineWeb-Edu's sample of ten billion tokens: documents as they are wanted, and tokens in one memory-mapped file.
+
+for text in each(FINEWEB): …
+tokens(FINEWEB, tokenizer, 1_000_000_000)        # int32, each document ended by the tokenizer's end
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aimopt.lab.data.dataset import Dataset, File, Form, as_they_are
+from aimopt.lab.data.extras import language
+from aimopt.lab.data.fetching import SECONDS_BETWEEN_LINES, say
+from aimopt.lab.data.sources import cache_directory, obtain, one_at_a_time
+from aimopt.lab.data.tokenizers import Tokenizer
+
+DOCUMENTS_AT_ONCE = 1024
+HUB = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
+CHECKSUMS = (
+    "b1ba7b2ce4cb5ea6ef42dca40263eabb85f37700d01693a68e9b30a31d78e871",
+    "3fcf2dc69cd52503986276d3d2d26a8c356d0f2ea28a0de4fdbda8cf87755693",
+    "547ae182d132c9f06b6ce63149567208ea9f57630bfd9b1a2938e504f0c9ebd7",
+    "22184e6eb25759ddd97783751ffc73e1705dfa2542e630dae1f2a8bac8ee6ddb",
+    "33557ddd87a07a4ae6fcaf7a4789c7b484e5cc0c273ca12a65b74200e6d8748b",
+    "e08d79927ecb377786572cd854817c748ceb8880878b1a0eb91abf8c85d505ea",
+    "554fa2613c9261d6c9c396caab881de3160175794c6c3e1856bf28a0e9cb9b76",
+    "4b7d1f697d4afff7f5f65cb7aa4d83acc6db716da4d46ea23399d0c50608c6e3",
+    "a6d9dcc0c72ecd7c7f0173c2d06b3a4249a2ccaa94961469d1a522ca689bbf1a",
+    "f836cd3c70b95776699eb6c356b2dbf702816e25dcf39992f5c80a29029d23c3",
+    "e5a2eae25f057f0856a10bfae314c6ca8ea8bb08456d2131e9e89b2b8305e2f6",
+    "db71cf0425bb3d1813a09f12ff1acd6dabdfb91a2e4f141960254ee5a7f036e7",
+    "08b47a3e1c25161f796d2f8dbf99ccf60affdebdcea4910833d0d5783315551f",
+    "b393f51fefab26cd6f4c8f65707c1924f6666c4961a0ebebe04bb57f7ec832de",
+)
+
+FILES = tuple(
+    File(f"{i:03}_00000.parquet", f"{HUB}/sample/10BT/{i:03}_00000.parquet", sha256)
+    for i, sha256 in enumerate(CHECKSUMS)
+)
+FINEWEB = Dataset(
+    name="fineweb-edu",
+    title="FineWeb-Edu, the sample of ten billion tokens, in files of 2 GB fetched as they are used",
+    megabytes=28_518,
+    licence="ODC-By 1.0",
+    citation="Penedo et al. 2024, The FineWeb Datasets, arXiv:2406.17557",
+    parts=(),  # there is no need of all of it
+    forms=(Form(FILES, as_they_are),),
+)
+
+
+def each(dataset: Dataset) -> Iterator[str]:
+    """The documents in their order; a file is fetched when the one before it is used up."""
+    for batch in _batches(dataset):
+        yield from batch
+
+
+def tokens(dataset: Dataset, tokenizer: Tokenizer, count: int) -> NDArray[np.int32]:
+    """The first tokens of the documents, made once and kept in the cache."""
+    path = cache_directory() / f"{dataset.name}-tokens" / f"{count}-of-{len(tokenizer)}.int32"
+    if not path.exists():
+        with one_at_a_time(f"{dataset.name}-tokens"):
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write(dataset, tokenizer, count, path)
+    return np.memmap(path, np.int32, "r")
+
+
+def _batches(dataset: Dataset) -> Iterator[list[str]]:
+    (form,) = dataset.forms
+    parquet = language("pyarrow.parquet")
+    for file in form.files:
+        with parquet.ParquetFile(obtain(dataset, file)) as content:
+            for batch in content.iter_batches(DOCUMENTS_AT_ONCE, columns=["text"]):
+                yield batch["text"].to_pylist()
+
+
+def _write(dataset: Dataset, tokenizer: Tokenizer, count: int, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made, left, told = Path(scratch, path.name), count, time.monotonic()
+        with made.open("wb") as file:
+            for batch in _batches(dataset):
+                ids = np.array([i for text in tokenizer.encode_all(batch) for i in (*text, tokenizer.end)], np.int32)
+                ids[:left].tofile(file)
+                left -= min(left, len(ids))
+                if not left:
+                    break
+                if time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                    told = time.monotonic()
+                    say(f"  {(count - left) / 1e6:,.0f} of {count / 1e6:,.0f} million tokens")
+        if left:
+            raise ValueError(f"{dataset.name} has {count - left:,} tokens, {left:,} fewer than asked for")
+        os.replace(made, path)

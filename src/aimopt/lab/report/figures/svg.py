@@ -1,0 +1,82 @@
+"""A figure as text of a page: in the page's colours, with parts that a script can find.
+
+matplotlib names a part of a drawing by its `gid`. Here `series-3` becomes `data-series="3"`, all other names get the
+figure's own prefix, since a page holds many figures, and every colour that has a variable in the style sheet becomes
+that variable. What is only for paper, the title and the legend, is left out: the page has its own.
+"""
+
+import io
+import json
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+from aimopt.lab.report.figures.style import VARIABLES, Picture, styled
+
+SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+COLOUR = re.compile(r"#[0-9a-f]{6}")
+DECIMALS = re.compile(r"(-?\d+\.\d{2})\d+")
+REFERENCE = re.compile(r"url\(#([^)]+)\)")
+
+
+@styled
+def svg(picture: Picture, prefix: str) -> str:
+    """The drawing as an element of a page."""
+    buffer = io.StringIO()
+    picture.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    for part in root.findall(f"{{{SVG}}}metadata"):
+        root.remove(part)
+    for element in root.iter():
+        _adapt(element, prefix)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)  # the page says how wide
+    root.attrib.update({"role": "img", "aria-label": picture.alt, "class": "plot"})
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", LINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _adapt(element: ElementTree.Element, prefix: str) -> None:
+    name = element.attrib.pop("id", None)
+    if name is not None and name.startswith("series-"):
+        element.set("data-series", name.removeprefix("series-"))
+    elif name is not None:
+        element.set("id", f"{prefix}-{name}")
+    link = element.get(f"{{{LINK}}}href")
+    if link is not None:
+        element.set(f"{{{LINK}}}href", f"#{prefix}-{link[1:]}")
+    for attribute in ("clip-path", "style"):
+        value = element.get(attribute)
+        if value is not None:
+            value = REFERENCE.sub(lambda match: f"url(#{prefix}-{match[1]})", value)
+            element.set(attribute, COLOUR.sub(_variable, value))
+    for attribute in ("d", "points", "x", "y", "transform"):
+        value = element.get(attribute)
+        if value is not None:
+            element.set(attribute, DECIMALS.sub(r"\1", value))
+
+
+def _variable(match: re.Match[str]) -> str:
+    return f"var({VARIABLES[match[0]]})" if match[0] in VARIABLES else match[0]
+
+
+def plot_data(picture: Picture) -> str:
+    """Where the lines are in the drawing and what they say, for tooltips; after the drawing was made."""
+    if not picture.lines:
+        return ""
+    ax = picture.figure.axes[0]
+    width, height = (72 * inches for inches in picture.figure.get_size_inches())
+    box = ax.get_position()
+    place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
+    data: dict[str, Any] = {
+        "box": [round(x, 2) for x in place],
+        "x": {"limits": list(ax.get_xlim()), "log": ax.get_xscale() == "log", "label": picture.x_label},
+        "y": {"limits": list(ax.get_ylim()), "log": ax.get_yscale() == "log"},
+        "lines": [{**line, "points": [_short(point) for point in line["points"]]} for line in picture.lines],
+    }
+    return json.dumps(data)
+
+
+def _short(point: list[float]) -> list[float]:
+    return [float(f"{value:.5g}") for value in point]

@@ -1,0 +1,46 @@
+"""Only named files are taken from an archive, and nothing is written."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from aimopt.lab.data.archives import extract, taking
+
+
+def tar(path: Path, members: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w:xz") as file:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            file.addfile(entry)
+    return path
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.xz", "a.zip", "a.whl"])
+def test_named_files_come_out_and_packed_ones_are_unpacked(tmp_path: Path, name: str) -> None:
+    members = {"x/plain": b"one", "x/packed.gz": gzip.compress(b"two"), "../outside": b"three", "/root": b"four"}
+    make = zipped if name in ("a.zip", "a.whl") else tar
+    archive = make(tmp_path / name, members)
+    assert taking({"first": "x/plain", "second": "x/packed.gz"})({name: archive}) == {"first": b"one", "second": b"two"}
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_a_link_is_no_file(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tgz", {"real": b"one"}, links={"wanted": "/etc/passwd"})
+    with pytest.raises(ValueError, match=r"a\.tgz has no file wanted"):
+        extract(archive, ["wanted"])

@@ -1,0 +1,280 @@
+"""Findings are what the runs say, at any time of a sweep."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from aimopt.lab.analysis import Findings, across, analyse
+from aimopt.lab.runs import Run
+from odd import Small
+from trained import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of
+
+
+def last(label: str, found: Findings) -> list[float]:
+    """The last test loss of each seed, straight from the records."""
+    runs = [run for cell, run in found.cells if (cell.contender, cell.role) == (label, "final")]
+    return [run.history[-1][found.measure.key] for run in runs if run]
+
+
+def test_a_spread_is_that_of_the_last_records() -> None:
+    found = findings()[0]
+    for standing in found.standings:
+        values = last(standing.label, found)
+        low, high = scipy_stats.t.interval(0.95, 2, np.mean(values), scipy_stats.sem(values))
+        assert standing.spread is not None
+        assert standing.spread[:4] == pytest.approx((np.mean(values), np.std(values, ddof=1), low, high))
+        assert [outcome.value for outcome in standing.finals] == values
+        assert [outcome.seed for outcome in standing.finals] == [0, 1, 2]
+
+
+def test_contenders_are_compared_seed_by_seed() -> None:
+    found = findings()[0]
+    for label in ("RADAR", "Lion"):
+        difference = found.standing(label).difference
+        assert difference is not None
+        expected = scipy_stats.ttest_rel(last("AdamW", found), last(label, found))
+        assert difference.t_p == pytest.approx(expected.pvalue)
+        assert difference.mean == pytest.approx(np.mean(last("AdamW", found)) - np.mean(last(label, found)))
+    assert found.reference.difference is None
+
+
+def test_the_chosen_rate_has_the_best_mean_of_three_and_its_place_is_told() -> None:
+    found = findings()[0]
+    for standing in found.standings:
+        scores = {}
+        for cell, run in found.cells:
+            if run and (cell.contender, cell.role) == (standing.label, "search"):
+                scores[cell.config.lr] = np.mean([r["valid_loss"] for r in run.history if "valid_loss" in r][-3:])
+        assert {trial.lr: trial.value for trial in standing.trials} == pytest.approx(scores)
+        assert standing.lr == min(scores, key=lambda rate: scores[rate])
+        assert standing.edge == {min(scores): "lowest", max(scores): "highest"}.get(standing.lr)
+
+
+def test_ranks_are_those_of_the_means() -> None:
+    for found in findings():
+        means = [s.spread.mean if s.spread else math.nan for s in found.standings]
+        way = 1 if found.measure.better == "lower" else -1
+        assert [s.rank for s in found.standings] == scipy_stats.rankdata(way * np.array(means), "min").tolist()
+
+
+@pytest.mark.parametrize("make", [comparison, odd_comparison, heat_map])
+def test_findings_can_be_had_after_any_number_of_runs(make: Any) -> None:
+    study, runs = make(), runs_of(make)
+    for count in range(0, len(runs) + 1, 7):
+        found = analyse(study, dict(list(runs.items())[:count]))
+        assert found.progress.settled == count
+        assert found.progress.total >= count
+        assert any(remark.level != "ok" for remark in found.audit) or found.progress.complete
+    assert analyse(study, runs).progress == (len(runs), 0, 0, len(runs))
+
+
+def test_a_contender_still_to_come_counts_in_the_correction() -> None:
+    study, runs = comparison(), runs_of(comparison)
+    lion = {c.config.identity for c in study.cells(runs) if c.contender == "Lion"}
+    found = analyse(study, {identity: run for identity, run in runs.items() if identity not in lion})
+    difference = found.standing("RADAR").difference
+    assert difference is not None
+    assert difference.holm_t_p == pytest.approx(2 * difference.t_p)
+    assert found.standing("Lion").difference is None
+
+
+def test_a_diverged_seed_makes_a_contender_the_worst_and_ends_its_curve() -> None:
+    found = findings()[1]
+    explodes = found.standing("Explodes")
+    assert explodes.diverged == 1
+    assert explodes.spread is not None
+    assert explodes.spread.mean == -math.inf
+    assert explodes.rank == len(found.standings)
+    diverged = next(outcome.seed for outcome in explodes.finals if outcome.status == "diverged")
+    by_key = {curves.measure.key: curves.by_contender for curves in found.curves}
+    assert diverged not in by_key["train_loss"]["Explodes"].by_seed
+    assert by_key["train_loss"]["Explodes"].band == ()
+    assert explodes.to_target is not None
+    assert explodes.to_target.steps is None
+
+
+def test_the_band_is_the_mean_the_lowest_and_the_highest_seed() -> None:
+    found = findings()[0]
+    curves = next(curves for curves in found.curves if curves.measure.key == "valid_loss")
+    curve = curves.by_contender["RADAR"]
+    values = np.array([[value for _, value in points] for points in curve.by_seed.values()])
+    assert [point.step for point in curve.band] == list(range(5, 41, 5))
+    expected = np.array([values.mean(0), values.min(0), values.max(0)])
+    assert np.array(curve.band)[:, 1:] == pytest.approx(expected.T)
+
+
+def test_a_long_curve_is_shown_by_the_means_of_its_parts() -> None:
+    study, runs = comparison(), dict(runs_of(comparison))
+    long = [{"step": float(i), "train_loss": float(i)} for i in range(1, 1001)]
+    for cell in study.cells(runs):
+        if cell.role == "final":
+            runs[cell.config.identity] = dataclasses.replace(runs[cell.config.identity], history=long)
+    band = analyse(study, runs).curves[0].by_contender["RADAR"].band
+    assert len(band) == 200
+    assert band[0] == (3.0, 3.0, 3.0, 3.0)
+    assert np.mean([point.mean for point in band]) == pytest.approx(500.5)
+
+
+def test_the_target_is_where_the_mean_of_the_reference_ends() -> None:
+    found = findings()[0]
+    assert found.target is not None
+    band = next(c for c in found.curves if c.measure.key == "valid_loss").by_contender
+    assert found.target.value == band["AdamW"].band[-1].mean
+    radar, lion = found.standing("RADAR").to_target, found.standing("Lion").to_target
+    means = [point.mean for point in band["RADAR"].band]
+    assert means[-1] < found.target.value  # so it is reached between two evaluations
+    first = next(i for i, mean in enumerate(means) if mean <= found.target.value)
+    steps = np.interp(found.target.value, [means[first], means[first - 1]], [5 * first + 5, 5 * first])
+    assert radar == pytest.approx((steps, steps / 40, steps * 0.011, steps / 40 * 1.1))
+    assert lion == (None, None, None, None)
+    assert found.reference.to_target == (40, 1, 40 * 0.01, 1)
+    assert found.overhead is OVERHEAD
+
+
+def test_returns_are_interquartile_means_and_chances() -> None:
+    found = findings()[1]
+    radar = found.standing("RADAR").returns
+    assert radar is not None
+    assert radar.last_improvement is not None
+    ours, theirs = last("RADAR", found), last("AdamW", found)
+    assert radar.last.value == pytest.approx(scipy_stats.trim_mean(ours, 0.25))
+    chances = [(x > y) + (x == y) / 2 for x in ours for y in theirs]
+    assert radar.last_improvement.value == pytest.approx(np.mean(chances))
+    assert radar.best.value >= radar.last.value
+    assert findings()[0].standing("RADAR").returns is None
+
+
+def test_only_unchanged_optimizers_have_published_results() -> None:
+    found = findings()[1]
+    published = {s.label: s.published for s in found.standings if s.published}
+    assert published == {"RADAR": (0.9, 0.01, 1), "AdamW": (0.8, 0.02, 2)}
+    assert not found.at_paper_setting
+    assert analyse(odd_comparison("paper"), {}).at_paper_setting
+
+
+def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:
+    swept = findings()[2].sweep
+    assert swept is not None
+    assert swept.values == ((0.01, 0.1), (0.1, 0.2))
+    assert swept.labels[0.1, 0.2] == "ell_ratio=0.1, gamma=0.2"
+    assert swept.default == (0.01, 0.1)
+
+
+def test_tasks_are_put_together_by_the_ranks_of_those_on_all_of_them() -> None:
+    first, second, _ = findings()
+    over = across([first, second])
+    assert over is not None
+    ranks = [{s.label: s.spread.mean for s in f.standings if s.spread} for f in (first, second)]
+    assert over.ranks == {"RADAR": 1.0, "AdamW": 2.0}
+    assert all(means["RADAR"] != means["AdamW"] for means in ranks)
+    assert over.left_out == ("Lion", *(s.label for s in second.standings[2:]))
+    assert over.profile["RADAR"][0] == np.mean([a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)])
+    assert across([first]) is None
+
+
+def _pairs(found: Findings) -> list[tuple[float, float]]:
+    return list(zip(last("RADAR", found), last("AdamW", found), strict=True))
+
+
+def _changed(runs: Mapping[str, Run], identity: str, **fields: Any) -> dict[str, Run]:
+    return {**runs, identity: dataclasses.replace(runs[identity], **fields)}
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return {"facts": {**run.facts, "initial": "other"}}
+
+
+def _session(**fields: Any) -> Any:
+    return lambda run: {"sessions": [{**run.sessions[0], **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        (lambda run: {"status": "failed", "reason": "out of luck"}, "problem", "1 run failed and is left out: Lion"),
+        (lambda run: {"status": "running"}, "warning", "1 run is not over: Lion final seed 2."),
+        (
+            lambda run: {"status": "diverged", "reason": "nan"},
+            "warning",
+            "counted as the worst: Lion final seed 2 (nan)",
+        ),
+        (_facts, "problem", "Seed 2 began from different weights"),
+        (lambda run: {"facts": {}}, "warning", "1 run did not record the initial weights"),
+        (_session(data="other"), "problem", "The runs saw different data"),
+        (_session(commit="abc"), "warning", "differ in commit"),
+        (_session(commit="abc+"), "warning", "source files that are not in their commit"),
+        (_session(versions={"torch": "1.0"}), "warning", "differ in versions: torch"),
+        (_session(machine={"threads": "64"}), "warning", "differ in machine: threads"),
+    ],
+)
+def test_the_audit_tells_what_is_wrong_with_a_run(change: Any, level: str, words: str) -> None:
+    study, runs = comparison(), runs_of(comparison)
+    cell = next(c for c in study.cells(runs) if (c.contender, c.role, c.config.seed) == ("Lion", "final", 2))
+    identity = cell.config.identity
+    before = analyse(study, runs).audit
+    after = analyse(study, _changed(runs, identity, **change(runs[identity]))).audit
+    told = [remark for remark in after if words in remark.text]
+    assert [remark.level for remark in told] == [level]
+    if not words.startswith("source"):  # the package's own files may be changed while it is worked on
+        assert not any(words in remark.text for remark in before)
+
+
+def test_the_audit_tells_of_a_search_that_lacks_a_run() -> None:
+    study, runs = comparison(), runs_of(comparison)
+    cell = next(c for c in study.cells(runs) if (c.contender, c.role) == ("Lion", "search"))
+    found = analyse(study, _changed(runs, cell.config.identity, status="failed"))
+    assert any(r.level == "problem" and "unequal budgets" in r.text for r in found.audit)
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "words"),
+    [
+        (0, "ok", "All 27 runs are over"),
+        (0, "ok", "Every contender had the same search: 3 learning rates, 20 steps each."),
+        (0, "ok", "The search went by validation loss with seed 5, which is not reported."),
+        (0, "ok", "all contenders began from the same weights"),
+        (0, "ok", "All runs saw the same data"),
+        (0, "warning", "The search ended at the edge of their grids"),
+        (0, "warning", "Only 3 seeds"),
+        (1, "ok", "No learning rate was searched"),
+        (2, "warning", "Only the learning rate of RADAR was searched"),
+    ],
+)
+def test_the_audit_tells_how_the_study_was_made(found: int, level: str, words: str) -> None:
+    assert [r.level for r in findings()[found].audit if words in r.text] == [level]
+
+
+def test_a_search_on_test_data_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Small, "score", Small.measure)
+    found = analyse(comparison(), runs_of(comparison))
+    assert [r.level for r in found.audit if "which is test data" in r.text] == ["problem"]
+
+
+def test_a_seed_that_tuned_and_is_reported_is_a_problem() -> None:
+    study = comparison()
+    object.__setattr__(study, "seeds", (5, 0))  # which a study itself refuses
+    found = analyse(study, runs_of(comparison))
+    assert [r.text for r in found.audit if "is reported too" in r.text] == [
+        "Seed 5 chose the learning rates and is reported too."
+    ]
+
+
+def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
+    study, runs = comparison(), dict(runs_of(comparison))
+    for config in study.search(study.contender("Lion")):
+        runs[config.identity] = dataclasses.replace(runs[config.identity], status="diverged")
+    found = analyse(study, runs)
+    assert any(r.level == "problem" and "Every learning rate tried diverged for Lion" in r.text for r in found.audit)
+    assert found.standing("Lion").lr == min(trial.lr for trial in found.standing("Lion").trials)
+
+
+def test_changed_settings_are_told() -> None:
+    study = dataclasses.replace(comparison(), settings={"steps": 30})
+    assert "The task's settings are not those of the scale demo: steps=30." in {
+        r.text for r in analyse(study, {}).audit
+    }

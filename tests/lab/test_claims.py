@@ -1,0 +1,101 @@
+"""Of many processes, one alone works in a folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from aimopt.lab import claims
+from aimopt.lab.claims import Claim
+
+TAKE = """
+import sys
+from pathlib import Path
+from aimopt.lab.claims import Claim
+folder = Path(sys.argv[1])
+sys.stdin.readline()
+claim = Claim.take(folder)
+print("taken" if claim else "refused", flush=True)
+sys.stdin.readline()
+"""
+
+
+def process(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", TAKE, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def answers(processes: "list[subprocess.Popen[str]]") -> list[str]:
+    for one in processes:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    return [one.stdout.readline().strip() for one in processes if one.stdout]
+
+
+def end(one: "subprocess.Popen[str]") -> None:
+    one.kill()
+    one.communicate()
+
+
+def test_one_of_several_that_try_at_once(tmp_path: Path) -> None:
+    processes = [process(tmp_path) for _ in range(4)]
+    assert sorted(answers(processes)) == ["refused", "refused", "refused", "taken"]
+    for one in processes:
+        end(one)
+
+
+def test_a_dead_process_is_followed_at_once_and_by_one_alone(tmp_path: Path) -> None:
+    first = process(tmp_path)
+    assert answers([first]) == ["taken"]
+    assert Claim.take(tmp_path) is None
+    end(first)
+    processes = [process(tmp_path) for _ in range(3)]
+    assert sorted(answers(processes)) == ["refused", "refused", "taken"]
+    for one in processes:
+        end(one)
+
+
+def elsewhere(folder: Path, silent: float) -> None:
+    """A claim of another machine, silent for so long."""
+    claim = folder / "claim.1"
+    claim.write_text(json.dumps({"token": "theirs", "host": "another machine", "pid": 1}))
+    now = claim.stat().st_mtime
+    os.utime(claim, (now - silent, now - silent))
+
+
+def test_another_machine_is_believed_dead_only_after_long_silence(tmp_path: Path) -> None:
+    elsewhere(tmp_path, claims.STALE - 5)
+    assert Claim.take(tmp_path) is None
+    elsewhere(tmp_path, claims.STALE + 5)
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    assert claim.holds()
+    claim.release()
+
+
+def test_a_process_that_was_thought_dead_learns_it(tmp_path: Path) -> None:
+    first = Claim.take(tmp_path)
+    assert first is not None
+    elsewhere(tmp_path, claims.STALE + 5)  # as it looks from a machine that cannot see this process
+    second = Claim.take(tmp_path)
+    assert second is not None
+    assert not first.holds()
+    assert second.holds()
+    first.release()
+    second.release()
+
+
+def test_a_released_folder_can_be_taken_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        claim = Claim.take(tmp_path)
+        assert claim is not None
+        claim.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_half_written_is_alive(tmp_path: Path) -> None:
+    (tmp_path / "claim.1").touch()
+    assert Claim.take(tmp_path) is None

@@ -1,0 +1,54 @@
+"""Studies carried out by processes of this machine."""
+
+from pathlib import Path
+
+import pytest
+
+from aimopt.lab.engines import Resources, open_engine
+from aimopt.lab.execution import Situation, execute
+from aimopt.lab.runner import run
+from aimopt.lab.store import Store
+from aimopt.lab.study import Study, ablation
+from short import SHORT, curves, short_study
+
+
+def carry_out(store: Store, *studies: Study) -> Situation:
+    with open_engine("local", store, Resources()) as engine:
+        return execute(studies, store, engine)
+
+
+def test_a_study_is_carried_out_once_and_shares_runs_with_another(store: Store, tmp_path: Path) -> None:
+    study = short_study()
+    first = carry_out(store, study)
+    assert not first.failed
+    assert not first.open
+    assert first.total == len(first.ended) == len({cell.config.identity for cell in study.cells(store.runs())})
+    again = carry_out(store, study)
+    assert again.found == again.total == first.total
+    other = carry_out(store, ablation("digits", "demo", grid=study.grid, seeds=study.seeds, settings=SHORT))
+    assert other.found == 4  # RADAR's search and its final runs
+    here = Store(tmp_path / "here")
+    config = study.search(study.contenders[0])[0]
+    run(config, here)
+    assert curves(here.run(config)) == curves(store.run(config))
+
+
+FAULTY = """
+import torch
+class Raises(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError("out of luck")
+"""
+
+
+def test_a_contender_that_fails_does_not_hold_the_others_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("faulty.py").write_text(FAULTY)
+    study = short_study("AdamW", "faulty.py:Raises", untuned=False)
+    done = carry_out(store, study)
+    assert [run.reason for run in done.failed] == ["RuntimeError: out of luck"] * 2
+    assert {run.config.optimizer for run in done.ended.values() if run.settled} == {"AdamW"}
+    assert len(done.ended) == done.total == 6
+    assert carry_out(store, study).found == 4  # what failed is tried again

@@ -1,0 +1,339 @@
+"""Every form of the report says what the findings say, and what users named stays text."""
+
+import csv
+import hashlib
+import io
+import itertools
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from aimopt.lab.analysis import analyse
+from aimopt.lab.report import serve, terminal_table, words, write
+from aimopt.lab.report.figures import STYLES, VARIABLES, styles_of
+from aimopt.lab.report.forms import latex, markdown
+from odd import NAME
+from trained import comparison, findings, heat_map, odd_comparison, runs_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole report."""
+    there = tmp_path_factory.mktemp("report")
+    write(there, findings(), title=NAME, command="aimopt compare digits && echo '<b>'")
+    return there
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return (folder / "index.html").read_text()
+
+
+def svgs(page: str) -> list[ElementTree.Element]:
+    drawings = re.findall(r'<svg[^>]*class="plot".*?</svg>|<svg xmlns.*?</svg>', page, re.DOTALL)
+    return [ElementTree.fromstring(drawing) for drawing in drawings]
+
+
+def test_a_report_is_a_page_and_the_same_in_other_forms(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"index.html", "report.md", "tables.tex", "results.csv", "figures"}
+    stems = {path.stem for path in (folder / "figures").iterdir()}
+    assert "across-ranks" in stems
+    assert "compare-odd-small-demo-differences" in stems
+    for stem in stems:
+        assert (folder / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / "figures" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
+    assert stems == set(re.findall(r"figures/([\w-]+)\.png", (folder / "report.md").read_text()))
+
+
+def test_the_page_needs_nothing_else(page: str) -> None:
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert {link for link in links if not link.startswith("#")} == {"data:,", "report.md", "tables.tex", "results.csv"}
+    assert "@import" not in page
+    assert not re.findall(r"url\((?!#)", page)
+
+
+def test_only_the_own_script_may_run(page: str) -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(scripts) == 1
+    digest = b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_names_stay_text_in_the_page(page: str, folder: Path) -> None:
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; $x_1$ | 50%" in page
+    assert "echo &#39;&lt;b&gt;&#39;" in page
+    assert "<script>" not in (folder / "report.md").read_text()
+
+
+def test_every_anchor_of_the_page_is_there_once(page: str) -> None:
+    names = re.findall(r'\sid="([^"]+)"', page)
+    assert len(names) == len(set(names))
+    assert {link[1:] for link in re.findall(r'href="(#[^"]+)"', page)} <= set(names)
+
+
+def test_figures_take_the_colours_of_the_page_and_carry_a_stamp(page: str) -> None:
+    drawings = svgs(page)
+    assert len(drawings) >= 15
+    for drawing in drawings:
+        styles = " ".join(element.get("style", "") for element in drawing.iter())
+        assert not set(VARIABLES) & set(re.findall(r"#[0-9a-f]{6}", styles))
+        assert any("scale demo" in (element.text or "") for element in drawing.iter())
+        assert drawing.get("aria-label")
+
+
+def test_a_dollar_in_a_figure_is_a_dollar(page: str) -> None:
+    texts = [element.text for drawing in svgs(page) for element in drawing.iter() if element.text]
+    assert NAME in texts
+    assert not [text for text in texts if "mathdefault" in text]
+
+
+def test_the_same_findings_give_the_same_bytes(tmp_path: Path) -> None:
+    for again in ("one", "two"):
+        write(tmp_path / again, findings()[::2], refresh=1)
+    for path in (tmp_path / "one").iterdir():
+        assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("count", [0, 1, 14])
+def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path) -> None:
+    parts = [
+        analyse(make(), dict(list(runs_of(make).items())[:count])) for make in (comparison, odd_comparison, heat_map)
+    ]
+    page = write(tmp_path, parts, refresh=2.5).read_text()
+    assert 'data-refresh="2.5"' in page
+    assert f"{3 * count if count < 14 else 14 + 14 + 10} of" in page
+    assert not (tmp_path / "figures").exists()
+    for part in parts:
+        Console(file=io.StringIO(), width=100).print(terminal_table(part))
+
+
+def test_a_report_of_nothing_can_be_had(tmp_path: Path) -> None:
+    assert "No comparison has a result yet" in write(tmp_path, []).read_text()
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the first table of some Markdown."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    return [[cell.strip() for cell in row] for row in rows if len(row) == len(rows[0])]
+
+
+def test_the_results_have_the_means_and_the_best_is_bold(folder: Path) -> None:
+    head, _, row, *_ = table((folder / "report.md").read_text())
+    found = findings()[0]
+    by_name = dict(zip(head, row, strict=True))
+    for standing in found.standings:
+        assert standing.spread is not None
+        mean, std = (f"{number:.4f}" for number in standing.spread[:2])
+        marks = {"better": "▲", "worse": "▼"}
+        text = {1: f"**{mean}**", 2: f"<u>{mean}</u>", 3: mean}[standing.rank or 0]
+        assert by_name[standing.label] == f"{text}{marks.get(words.verdict(standing.difference), '')} ± {std}"
+
+
+def test_the_paper_gives_its_ranking_at_another_scale_and_its_numbers_at_its_own(tmp_path: Path, folder: Path) -> None:
+    assert "the paper's ranking at its own scale | rank | 1st | 2nd" in (folder / "report.md").read_text()
+    paper = odd_comparison("paper")
+    demo = {(cell.contender, cell.config.seed): run for cell, run in findings()[1].cells if cell.role == "final"}
+    runs = {
+        c.config.identity: demo[c.contender, c.config.seed] for c in paper.cells({})
+    }  # the scales are the same here
+    write(tmp_path, [analyse(paper, {identity: run for identity, run in runs.items() if run})], refresh=1)
+    assert r"| the paper's |  | 0.9000 ± 0.0100 | 0.8000 ± 0.0200 |" in (tmp_path / "report.md").read_text()
+
+
+def test_the_spreadsheet_has_every_run_and_no_formulas(folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
+    assert len(rows) == sum(len(found.cells) for found in findings())
+    for row, (cell, run) in zip(rows, findings()[0].cells, strict=False):
+        assert run is not None
+        assert (row["contender"], row["role"], int(row["seed"])) == (cell.contender, cell.role, cell.config.seed)
+        assert float(row["last_test_loss"]) == run.history[-1]["test_loss"]
+        assert row["identity"] == cell.config.identity
+    assert {row["contender"] for row in rows} >= {"'=1+2", NAME}
+    assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@")]
+
+
+def test_the_tables_for_latex_are_whole(folder: Path) -> None:
+    text = (folder / "tables.tex").read_text()
+    for body in re.findall(r"\\toprule\n(.*?)\\bottomrule", text, re.DOTALL):
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") >= 3
+    assert re.search(r"\\textbf\{0\.\d{4}\}", text)
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("escape", "text", "expected"),
+    [
+        (latex.escape, r"a_b & 50% $x$ #1 {y}", r"a\_b \& 50\% \$x\$ \#1 \{y\}"),
+        (latex.escape, "~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
+        (latex.escape, "γ = ℓ\n|<", r"$\gamma$ = $\ell$ $|$$<$"),
+        (markdown.escape, "a|b *c* _d_ <e> `f`\n# [g](h)", r"a\|b \*c\* \_d\_ \<e\> \`f\` \# \[g\](h)"),
+    ],
+)  # fmt: skip
+def test_what_is_special_in_a_form_is_escaped(escape: Callable[[str], str], text: str, expected: str) -> None:
+    assert escape(text) == expected
+
+
+def test_the_terminal_gets_a_hundred_columns_and_no_markup() -> None:
+    screen = io.StringIO()
+    for found in findings():
+        Console(file=screen, width=100).print(terminal_table(found))
+    assert max(map(len, screen.getvalue().splitlines())) <= 100
+    assert "<script>alert(1)</script> & $x_1$" in screen.getvalue()
+    for standing in findings()[0].standings:
+        assert standing.spread is not None
+        assert f"{standing.spread.mean:.4f} ± {standing.spread.std:.4f}" in screen.getvalue()
+    assert "0.05 edge" in screen.getvalue()
+    assert "diverged 1 of 4" in screen.getvalue()
+
+
+def test_the_headline_counts_verdicts() -> None:
+    first, second, _ = findings()
+    assert [words.verdict(f.standing("RADAR").difference) for f in (first, second)] == ["better", "better"]
+    assert words.headline([first, second], None) == (
+        "Against AdamW on 2 tasks, RADAR is better on 2, worse on 0, and cannot be told from it on 0."
+    )
+    assert words.headline([first], None) == "On Digits, MLP (1k), at scale demo, RADAR is better than AdamW."
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (words.number(-1.25, 1), "−1.2"),
+        (words.number(float("inf"), 1), "diverged"),
+        (words.number(None, 1), "–"),
+        (words.signed(0.5, 2), "+0.50"),
+        (words.signed(-float("inf"), 2), "−∞"),
+        (words.interval(-1, 2, 1), "[−1.0, 2.0]"),
+        (words.interval(float("nan"), 2, 1), ""),
+        (words.probability(0.0001), "<0.001"),
+        (words.probability(0.0312), "0.031"),
+        (words.general(1e-5), "1e−5"),
+        (words.amount(3 << 20, "B"), "3 MiB"),
+        (words.amount(0.011, "s"), "11 ms"),
+        (words.amount(240, "s"), "4 min"),
+        (words.ordinal(11), "11th"),
+        (words.ordinal(22), "22nd"),
+        (words.listed(["a", "b", "c"]), "a, b and c"),
+    ],
+)
+def test_numbers_read_as_people_write_them(told: str, expected: str) -> None:
+    assert told == expected
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1.
+VISIONS = {
+    "normal": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_CONES = [
+    [0.41222147, 0.53633254, 0.05144599],
+    [0.2119035, 0.68069955, 0.10739696],
+    [0.08830246, 0.28171884, 0.6299787],
+]
+TO_LAB = [
+    [0.21045426, 0.79361779, -0.00407205],
+    [1.9779985, -2.42859221, 0.45059371],
+    [0.02590404, 0.78277177, -0.80867577],
+]
+
+
+def oklab(colour: str, vision: Any) -> Any:
+    """Where a colour lies for some eyes, by Ottosson (2020)."""
+    channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(vision) @ linear, 0, 1)
+    return np.array(TO_LAB) @ np.cbrt(np.array(TO_CONES) @ seen)
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_any_two_colours_can_be_told_apart(theme: str, vision: str) -> None:
+    places = [oklab(getattr(style, theme), VISIONS[vision]) for style in STYLES]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(places, 2)) > 0.1
+
+
+def test_a_contender_has_one_colour_and_radar_always_the_same() -> None:
+    styles = styles_of(findings())
+    assert styles["RADAR"].slot == 0
+    for found in findings()[:2]:
+        slots = [styles[standing.label].slot for standing in found.standings]
+        assert len(set(slots)) == len(slots)
+
+
+def ask(port: int, path: str, host: str) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers={"Host": host})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Any:
+    (tmp_path / "secret.csv").write_text("secret")
+    inside = tmp_path / "report"
+    inside.mkdir()
+    (inside / ".hidden.csv").write_text("secret")
+    (inside / "notes.txt").write_text("secret")
+    (inside / "link.csv").symlink_to(tmp_path / "secret.csv")
+    made: list[int] = []
+
+    def again() -> None:
+        made.append(1)
+        (inside / "index.html").write_text(f"made {len(made)} times")
+
+    with serve(inside, again, every=1000) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_the_page_is_made_when_asked_for_but_not_too_often(server: Any) -> None:
+    host = f"127.0.0.1:{server.server_port}"
+    assert [ask(server.server_port, path, host) for path in ("/", "/index.html")] == [(200, b"made 1 times")] * 2
+    assert server.url == f"http://{host}/"
+    assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/", "localhost:80", 200),
+        ("/", "localhost", 200),
+        ("/", "evil.example", 403),
+        ("/", "127.0.0.1.evil.example:80", 403),
+        ("/", "", 403),
+        ("/../secret.csv", "localhost", 404),
+        ("/%2e%2e/secret.csv", "localhost", 404),
+        ("/..%2fsecret.csv", "localhost", 404),
+        ("/link.csv", "localhost", 404),
+        ("/.hidden.csv", "localhost", 404),
+        ("/notes.txt", "localhost", 404),
+        ("/figures", "localhost", 404),
+        ("//etc/passwd", "localhost", 404),
+        ("/%00", "localhost", 404),
+    ],
+)
+def test_only_this_machine_is_served_and_only_the_report(server: Any, path: str, host: str, status: int) -> None:
+    answered, content = ask(server.server_port, path, host)
+    assert answered == status
+    assert b"secret" not in content

@@ -1,0 +1,111 @@
+"""Results on disk: whole or absent, read back as written, set aside when damaged."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aimopt.lab.config import RunConfig
+from aimopt.lab.overhead import Cost, Overhead
+from aimopt.lab.runner import run
+from aimopt.lab.store import Store, write
+from aimopt.lab.study import compare
+from short import short_run
+
+Damage = Callable[[Path], object]
+
+
+def finished(store: Store) -> tuple[RunConfig, Path]:
+    config = short_run()
+    assert run(config, store) == "finished"
+    return config, store.folder(config)
+
+
+def test_a_run_reads_back(store: Store) -> None:
+    config, folder = finished(store)
+    kept = store.run(config)
+    assert kept is not None
+    assert kept.config == config
+    assert [record["step"] for record in kept.history] == [2, 4, 6, 8, 10, 12]
+    assert store.runs() == {config.identity: kept}
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "metrics.jsonl", "result.json"]
+
+
+def test_folders_of_two_stores_can_be_put_together(store: Store, tmp_path: Path) -> None:
+    config, folder = finished(store)
+    other = Store(tmp_path / "other")
+    target = other.folder(config)
+    target.parent.mkdir(parents=True)
+    folder.rename(target)
+    assert other.runs().keys() == {config.identity}
+
+
+def truncate(name: str) -> Damage:
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
+
+
+def change_config(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["lr"] = 7.0
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate("manifest.json"),
+        truncate("metrics.jsonl"),
+        truncate("result.json"),
+        lambda folder: (folder / "manifest.json").unlink(),
+        lambda folder: (folder / "metrics.jsonl").unlink(),
+        lambda folder: (folder / "result.json").write_bytes(b"\x00\xff"),
+        change_config,
+    ],
+)
+def test_a_damaged_run_is_set_aside_and_made_again(damage: Damage, store: Store) -> None:
+    config, folder = finished(store)
+    before = (folder / "metrics.jsonl").read_text().splitlines()
+    damage(folder)
+    assert run(config, store) == "finished"
+    after = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(a)["test_loss"] for a in after] == [json.loads(b)["test_loss"] for b in before]
+    assert len(store.aside()) == 1
+    assert len(store.runs()) == 1
+
+
+def test_reading_all_runs_passes_over_damaged_ones(store: Store) -> None:
+    _, folder = finished(store)
+    truncate("result.json")(folder)
+    assert store.runs() == {}
+    assert folder.exists()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write(path, b"old")
+    with pytest.raises(TypeError):
+        write(path, "text")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["../../escape.py:Task", "a/b c:d", "<b>", "ü" * 300, ".."])
+def test_names_from_users_stay_inside_the_store(name: str, store: Store) -> None:
+    config = RunConfig.from_dict({**short_run().to_dict(), "task": name, "optimizer": name})
+    folder = store.folder(config)
+    assert folder.parent.parent == store.root
+    assert len(os.fsencode(folder.name)) < 256
+
+
+def test_studies_and_costs_read_back(store: Store) -> None:
+    study = compare("digits", "demo", optimizers=["RADAR", "AdamW"])
+    store.save_study(study)
+    assert store.studies() == [study]
+    assert store.overhead(study) is None
+    cost = Cost(label="RADAR", step_seconds=0.1, ratio=(1.0, 0.9, 1.1), peak_bytes=10**8, state_bytes=8.0)
+    overhead = Overhead(reference="AdamW", costs=[cost], machine={"processor": "x"})
+    store.save_overhead(study, overhead)
+    assert store.overhead(study) == overhead
+    assert store.studies() == [study]

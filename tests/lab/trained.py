@@ -1,0 +1,75 @@
+"""Studies of a few steps on real data, trained once for all tests of a process."""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from aimopt.lab.analysis import Findings, analyse
+from aimopt.lab.overhead import Cost, Overhead
+from aimopt.lab.runner import run
+from aimopt.lab.runs import Run
+from aimopt.lab.store import Store
+from aimopt.lab.study import Contender, Study, compare, sensitivity
+from odd import NAME
+
+OVERHEAD = Overhead(
+    reference="AdamW",
+    costs=[
+        Cost(label="RADAR", step_seconds=0.011, ratio=(1.1, 1.05, 1.2), peak_bytes=3 << 20, state_bytes=8.0),
+        Cost(label="AdamW", step_seconds=0.01, ratio=(1.0, 1.0, 1.0), peak_bytes=3 << 20, state_bytes=8.0),
+    ],
+    machine={"processor": "a processor"},
+)
+
+
+def comparison() -> Study:
+    """RADAR and two others, on three seeds."""
+    return compare("odd:Small", "demo", optimizers=("RADAR", "AdamW", "Lion"), grid=(0.5, 1.0, 5.0), seeds=(0, 1, 2))
+
+
+def odd_comparison(scale: str = "demo") -> Study:
+    """Accuracy, of contenders one of which diverges and two are called what they should not be."""
+    study = compare("odd:Accuracy", scale, optimizers=("RADAR", "AdamW"), grid=(1.0,), seeds=(0, 1, 2, 3))
+    exploding = Contender(label="Explodes", optimizer="odd:Explodes")
+    named = Contender(label=NAME, optimizer="AdamW", options={"weight_decay": 0.1})
+    formula = Contender(label="=1+2", optimizer="Lion")
+    return dataclasses.replace(study, contenders=(*study.contenders, exploding, named, formula))
+
+
+def heat_map() -> Study:
+    """Four settings of RADAR."""
+    axes = {"ell_ratio": (0.01, 0.1), "gamma": (0.1, 0.2)}
+    return sensitivity("odd:Small", "demo", axes, grid=(0.5, 1.0), seeds=(0, 1))
+
+
+@cache
+def runs_of(make: Callable[[], Study]) -> dict[str, Run]:
+    """All runs of a study, by identity, in the order in which they were made."""
+    study = make()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    made: dict[str, Run] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        while todo := {c.config.identity: c.config for c in study.cells(made) if c.config.identity not in made}:
+            for identity, config in todo.items():
+                run(config, store)
+                known = store.run(config)
+                assert known is not None
+                made[identity] = known
+    torch.set_num_threads(threads)
+    return made
+
+
+@cache
+def findings() -> tuple[Findings, Findings, Findings]:
+    """A comparison with costs, an odd one, and a heat map."""
+    return (
+        analyse(comparison(), runs_of(comparison), OVERHEAD),
+        analyse(odd_comparison(), runs_of(odd_comparison)),
+        analyse(heat_map(), runs_of(heat_map)),
+    )
