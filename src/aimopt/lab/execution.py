@@ -85,9 +85,9 @@ def execute(
     while now.open:
         ended = engine.finished(TICK)
         for config, outcome, reason in ended:
-            if outcome == "busy":
+            if outcome in ("busy", "stopped"):  # another process is at it, or who runs the cluster put an end to it
                 busy[config.identity] = time.monotonic() + BUSY_SECONDS
-            elif outcome != "stopped":
+            else:
                 known[config.identity] = _ended(config, reason, store)
         for identity in [identity for identity, again in busy.items() if again <= time.monotonic()]:
             del busy[identity]
