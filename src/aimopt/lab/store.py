@@ -175,6 +175,7 @@ class Work:
             content = BytesIO(path.read_bytes())
             damaged = zipfile.ZipFile(content).testzip()  # torch.load does not check the sums it finds
             assert damaged is None
+            content.seek(0)
             return torch.load(content, weights_only=True, map_location="cpu")
         except Exception:  # torch.load raises whatever the unpickler and the archive reader do
             self.discard_checkpoint()

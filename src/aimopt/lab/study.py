@@ -97,7 +97,7 @@ class Study:
         measured = -(-task.search_steps // task.evaluate_every)
         if self.searches and measured < SCORED:
             raise ValueError(
-                f"a search run of {task.search_steps} steps is evaluated every {task.evaluate_every}, {measured} times, "
+                f"a search run of {task.search_steps} steps evaluates every {task.evaluate_every}, {measured} times, "
                 f"but scored by the mean of {SCORED}; lower evaluate_every or raise search_steps"
             )
         for contender in self.contenders:  # a mistake in the options is found before anything is trained
