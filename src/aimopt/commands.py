@@ -5,6 +5,7 @@ Exit status: 0 done, 1 done but something failed, 2 wrong usage, 130 stopped by 
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ def command(
     def run(arguments: argparse.Namespace) -> int:
         try:
             return work(arguments) or 0
+        except BrokenPipeError:  # whoever reads the output has enough of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         except ModuleNotFoundError as error:
             print(f"aimopt {name} needs {error.name}: pip install 'aimopt[{extra}]'", file=sys.stderr)
         except (ValueError, ImportError, OSError, NotImplementedError) as error:

@@ -99,3 +99,14 @@ def test_a_released_folder_can_be_taken_again(tmp_path: Path) -> None:
 def test_a_claim_half_written_is_alive(tmp_path: Path) -> None:
     (tmp_path / "claim.1").touch()
     assert Claim.take(tmp_path) is None
+
+
+def test_who_was_taken_over_does_not_hold_again_when_the_other_is_done(tmp_path: Path) -> None:
+    first = Claim.take(tmp_path)
+    assert first is not None
+    elsewhere(tmp_path, claims.STALE + 5)
+    second = Claim.take(tmp_path)
+    assert second is not None
+    second.release()
+    assert not first.holds()
+    first.release()

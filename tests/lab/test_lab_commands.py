@@ -78,7 +78,7 @@ class Line(Supervised):
     title = "A line"
     lr: float = 1e-2
     steps: int = 8
-    search_steps: int = 4
+    search_steps: int = 6
     evaluate_every: int = 2
     log_every: int = 2
     batch_size: int = 8
@@ -229,3 +229,28 @@ def test_watching_a_report() -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert "stopped" in process.communicate(timeout=60)[0]
     assert process.returncode == 0
+
+
+def test_a_contender_that_fails_costs_no_report(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("faulty.py").write_text(FAULTY)
+    assert main(["compare", "digits", "--optimizers", "AdamW", "faulty.py:Raises", "--no-untuned", *QUICK]) == 1
+    assert "report: results/report/index.html" in capsys.readouterr().out
+    assert "out of luck" in Path("results/report/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "run.toml", "--seed", "0"], "run.toml says what --seed is"),
+        (["compare", "digits", "--devices", "cuda:7", "--dry-run"], "there is no device 'cuda:7' here"),
+        (["compare", "broken.py:Task"], "broken.py cannot be loaded: SyntaxError"),
+        (["compare", "needy.py:Task"], "needy.py cannot be loaded: ModuleNotFoundError: No module named 'nothere'"),
+        (["compare", "digits", "--set", "steps=abc"], "steps must be such as 1400, got 'abc'"),
+    ],
+)
+def test_more_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "digits", "--save=run.toml"]) == 0
+    Path("broken.py").write_text("class Task(:\n")
+    Path("needy.py").write_text("import nothere\n")
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err

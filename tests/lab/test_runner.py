@@ -14,6 +14,8 @@ import torch
 
 from aimopt.lab import runner
 from aimopt.lab import store as stores
+from aimopt.lab.config import RunConfig
+from aimopt.lab.distributed import World
 from aimopt.lab.engines.worker import work
 from aimopt.lab.runner import record_failure, run
 from aimopt.lab.store import Store
@@ -23,6 +25,7 @@ LONG = {"steps": 200, "evaluate_every": 40, "log_every": 5}
 MAKE = """
 import json, sys
 from aimopt.lab.config import RunConfig
+from aimopt.lab.distributed import World
 from aimopt.lab.runner import run
 from aimopt.lab.store import Store
 import torch
@@ -200,3 +203,135 @@ def test_a_process_that_was_thought_dead_writes_nothing_more(store: Store) -> No
     with pytest.raises(stores.TakenOver):
         claimed.metrics([])
     claimed.release()
+
+
+def stopped_half_way(store: Store, **changes: Any) -> RunConfig:
+    config, asked = short_run(**changes), iter([False] * 6 + [True])
+    assert run(config, store, should_stop=lambda: next(asked)) == "stopped"
+    return config
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(store: Store, tmp_path: Path) -> None:
+    config = stopped_half_way(store)
+    path = store.folder(config) / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert run(config, store) == "finished"
+    run(config, Store(tmp_path / "whole"))
+    assert curves(store.run(config)) == curves(Store(tmp_path / "whole").run(config))
+
+
+def test_a_checkpoint_of_another_kind_is_put_out_of_the_way(store: Store, tmp_path: Path) -> None:
+    config = stopped_half_way(store)
+    torch.save({"of": "another version"}, store.folder(config) / "checkpoint.pt")
+    assert run(config, store) == "finished"
+    run(config, Store(tmp_path / "whole"))
+    assert curves(store.run(config)) == curves(Store(tmp_path / "whole").run(config))
+
+
+PECULIAR = """
+import numpy, torch
+class Precise(torch.optim.SGD):
+    '''Its momentum is of float64, which torch rounds when it loads a state.'''
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("sum", torch.zeros_like(p, dtype=torch.float64)).mul_(0.9).add_(p.grad / 3)
+                p.data -= (group["lr"] * state["sum"]).float()
+class Counting(torch.optim.SGD):
+    '''It keeps something that belongs to no parameter.'''
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        super().step()
+class Unsafe(torch.optim.SGD):
+    '''Its state could not be loaded without running code.'''
+    def step(self, closure=None):
+        self.param_groups[0]["kept"] = numpy.random.default_rng(0)
+        super().step()
+"""
+
+
+@pytest.fixture
+def peculiar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("peculiar.py").write_text(PECULIAR)
+
+
+@pytest.mark.usefixtures("peculiar")
+def test_state_finer_than_the_parameters_is_resumed_to_the_bit(store: Store, tmp_path: Path) -> None:
+    config = stopped_half_way(store, optimizer="peculiar.py:Precise", lr=0.1)
+    assert run(config, store) == "finished"
+    run(config, Store(tmp_path / "whole"))
+    assert curves(store.run(config)) == curves(Store(tmp_path / "whole").run(config))
+
+
+@pytest.mark.usefixtures("peculiar")
+def test_state_that_belongs_to_no_parameter_is_no_failure(store: Store) -> None:
+    assert run(short_run(optimizer="peculiar.py:Counting"), store) == "finished"
+
+
+@pytest.mark.usefixtures("peculiar")
+def test_a_checkpoint_that_could_not_be_loaded_is_refused_at_once(store: Store) -> None:
+    config, asked = short_run(optimizer="peculiar.py:Unsafe"), iter([False] * 6 + [True])
+    assert run(config, store, should_stop=lambda: next(asked)) == "failed"
+    found = store.run(config)
+    assert found is not None
+    assert "weights_only" in found.reason.lower() or "Weights only" in found.reason
+
+
+@pytest.mark.usefixtures("peculiar")
+def test_a_file_that_has_changed_since_is_refused(store: Store) -> None:
+    config = short_run(optimizer="peculiar.py:Counting")
+    Path("peculiar.py").write_text(PECULIAR + "# changed\n")
+    assert run(config, store) == "failed"
+    found = store.run(config)
+    assert found is not None
+    assert found.reason.startswith("ValueError: peculiar.py has changed since the run was asked for")
+
+
+def test_evaluations_need_not_fall_on_logged_steps(store: Store) -> None:
+    config = short_run(settings={"log_every": 5, "evaluate_every": 4})
+    assert run(config, store) == "finished"
+    found = store.run(config)
+    assert found is not None
+    assert [step for step, _ in found.curve("valid_loss")] == [4, 8, 12]
+    assert [step for step, _ in found.curve("train_loss")] == [4, 5, 8, 10, 12]
+
+
+RANDOM = """
+from dataclasses import dataclass
+import random, numpy, torch
+from aimopt.lab import Splits, Supervised
+@dataclass(frozen=True, kw_only=True)
+class Random(Supervised):
+    title = "Random data"
+    lr: float = 1e-2
+    def data(self):
+        x = torch.randn(64, 2) + random.random() + numpy.random.rand()
+        return Splits(*[(x, (x[:, 0] > 0).long())] * 3)
+    def model(self):
+        return torch.nn.Linear(2, 2)
+"""
+
+
+def test_data_drawn_at_random_are_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(RANDOM)
+    code = "from aimopt.lab.tasks import find; print(find('drawn.py:Random').at('mini').checksum())"
+    command = [sys.executable, "-c", code]
+    said = {subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(said) == 1
+
+
+def test_a_slow_checkpoint_does_not_lengthen_the_pause_for_good(store: Store) -> None:
+    config = short_run()
+    work = store.work(config)
+    assert work is not None
+    work.begin(config)
+    running = runner.Running(config, work, World(), torch.device("cpu"), 30.0, lambda: False)
+    running.saved -= 1000
+    running.save_after = 999.0  # as after a stall of the network
+    running._save_now_and_then()
+    assert running.save_after == 30.0
+    work.release()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,3 +110,52 @@ def test_studies_and_costs_read_back(store: Store) -> None:
     store.save_overhead(study, overhead)
     assert store.overhead(study) == overhead
     assert store.studies() == [study]
+
+
+def test_a_reader_never_takes_a_run_away_from_its_writer(store: Store) -> None:
+    """Read while a run ends and fails over and over: it may look unfinished, but stays where it is."""
+    config = short_run()
+    folder = store.folder(config)
+    ended = threading.Event()
+
+    def write_often() -> None:
+        for attempt in range(60):
+            work = store.work(config)
+            assert work is not None
+            work.begin(config)
+            work.metrics([{"step": attempt}])
+            work.result("failed", "again", [{"step": attempt, "train_loss": 1.0}], {})
+            work.release()
+        ended.set()
+
+    writer = threading.Thread(target=write_often)
+    writer.start()
+    while not ended.is_set():
+        store.run(config)
+        store.runs()
+    writer.join()
+    assert folder.exists()
+    assert store.aside() == {}
+
+
+def test_another_question_is_another_file(store: Store) -> None:
+    studies = [compare("digits", "demo", optimizers=["AdamW", name]) for name in ("RADAR", "Lion")]
+    for study in studies:
+        store.save_study(study)
+    assert store.study_file(studies[0]) != store.study_file(studies[1])
+    assert len(store.studies()) == 2
+
+
+def test_a_study_that_cannot_be_read_does_not_hide_the_others(store: Store) -> None:
+    study = compare("digits", "demo", optimizers=["RADAR", "AdamW"])
+    store.save_study(study)
+    (store.root / "studies" / "half.json").write_text('{"name"')
+    gone = {**study.to_dict(), "task": "gone.py:Task"}
+    (store.root / "studies" / "gone.json").write_text(json.dumps(gone))
+    assert store.studies() == [study]
+    assert sorted(store.unreadable_studies()) == ["gone.json", "half.json"]
+
+
+def test_a_seed_that_is_a_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed of a run must be a whole number"):
+        RunConfig.from_dict({**short_run().to_dict(), "seed": "x/../../y"})

@@ -149,3 +149,41 @@ def test_a_study_with_a_field_too_few_or_many_is_refused() -> None:
     del fields["reference"]
     with pytest.raises(ValueError, match="lacks 'reference'"):
         Study.from_dict(fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evaluate_every": 5}, "evaluates every 5, 2 times, but scored by the mean of 3"),
+        ({"steps": "many"}, "steps must be such as 140, got 'many'"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"steps": 4}, "search_steps=6 must be at most steps=4"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_runs(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        short_study(settings=settings)
+
+
+@pytest.mark.parametrize("name", ["RADAR(gama=1)", "RADAR(lr=1)", "RADAR(gamma={1})"])
+def test_options_that_cannot_be_are_refused_before_anything_runs(name: str) -> None:
+    with pytest.raises(ValueError, match=r"no option 'gama'|leave them out|cannot be kept"):
+        short_study(name, "AdamW")
+
+
+def test_a_whole_number_is_the_same_rate_or_option() -> None:
+    study = short_study("RADAR(gamma=0)", "AdamW")
+    whole, real = study.contenders[0], Contender.named("RADAR(gamma=0.0)")
+    assert study.finals(whole, 1)[0].identity == short_study("AdamW", "RADAR(gamma=0.0)").finals(real, 1.0)[0].identity
+
+
+def test_the_protocol_of_a_task_is_not_part_of_its_runs() -> None:
+    studies = [short_study(settings={"search_steps": steps, "grid": (1.0,)}) for steps in (6, 8)]
+    identities = {study.finals(study.contenders[0], 1e-3)[0].identity for study in studies}
+    assert len(identities) == 1
+
+
+def test_an_interrupted_search_still_has_its_final_runs_before_it() -> None:
+    study = short_study(untuned=False)
+    assert study.unnamed(searched(study, {0.5: 1, 1.0: 1}, "running")) == 4
+    assert study.unnamed(searched(study, {0.5: 1, 1.0: 1}, "failed")) == 0

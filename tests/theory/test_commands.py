@@ -75,7 +75,6 @@ def test_trajectories(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("response radr", "no optimizer is called 'radr'; did you mean 'RADAR'?"),
         ("response radar --set gama=1", "none of radar has gama; check the spelling of --set"),
-        ("response radar --set gamma", "--set takes NAME=NUMBER"),
         ("response radar --set betas=1.0,0.9", "beta must be a number in [0, 1), got 1.0"),
         ("response radar --picture nowhere/x.png", "No such file or directory"),
         ("certify --L -1 --lr 1e-3", "L must be a finite number > 0"),

@@ -10,13 +10,17 @@ _PEAK_ONLY = "5"  # of what Linux may clear there
 
 
 def peak_bytes(device: torch.device | None = None) -> int:
-    """The peak since the process began, or since `forget_peak` where the system can forget it."""
+    """The peak since the process began, or since `forget_peak` where the system can forget it; 0 if it is unknown."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if _STATUS.exists():  # Linux lets a process inherit what `getrusage` says of the one that started it
+    try:  # Linux lets a process inherit what `getrusage` says of the one that started it
         return int(_STATUS.read_text().split("VmHWM:")[1].split()[0]) * 2**10
-    import resource
-
+    except (OSError, IndexError):
+        pass
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 2**10)
 
 

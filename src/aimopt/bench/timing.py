@@ -64,7 +64,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> float:
     """What an optimizer keeps, a parameter."""
-    kept = (x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor) and x.ndim)
+    states = (state for state in optimizer.state.values() if isinstance(state, Mapping))
+    kept = (x for state in states for x in state.values() if isinstance(x, torch.Tensor) and x.ndim)
     return sum(x.nbytes for x in kept) / sum(p.numel() for group in optimizer.param_groups for p in group["params"])
 
 

@@ -38,8 +38,12 @@ class Claim:
             file = os.open(folder / f"claim.{number + 1}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             return None
-        with os.fdopen(file, "wb") as opened:
-            opened.write(json.dumps(sign).encode())
+        try:
+            with os.fdopen(file, "wb") as opened:
+                opened.write(json.dumps(sign).encode())
+        except OSError:
+            (folder / f"claim.{number + 1}").unlink(missing_ok=True)
+            raise
         claim = cls(folder, number + 1, token)
         replaced = _read_claim(folder, number)
         if not claim.holds() or (replaced is not None and replaced != holder):
@@ -56,14 +60,17 @@ class Claim:
         """Give the right up."""
         self.ended.set()
         self.beating.join()
-        (self.folder / f"claim.{self.number}").unlink(missing_ok=True)
+        for number in range(1, self.number + 1):  # those that were taken over must not hold again
+            (self.folder / f"claim.{number}").unlink(missing_ok=True)
 
     def _beat(self) -> None:
         while not self.ended.wait(BEAT):
             try:
                 os.utime(self.folder / f"claim.{self.number}")
-            except OSError:
+            except FileNotFoundError:
                 return  # taken over, or the folder is gone
+            except OSError:
+                continue  # a network file system may be away for a moment
 
 
 def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:
@@ -96,6 +103,8 @@ def _abandoned(folder: Path, number: int, holder: Mapping[str, Any]) -> bool:
 
 
 def _alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # there, asking is a signal: only silence tells
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -106,8 +115,9 @@ def _alive(pid: int) -> bool:
 
 
 def _host() -> str:
-    """This machine; containers share names, so the space that process numbers are counted in belongs to it."""
+    """This machine since it was started, and the space that process numbers are counted in: names are not unique."""
     try:
-        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {started} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return socket.gethostname()

@@ -12,9 +12,25 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from aimopt.lab import optimizers, references, tasks
+
+# Settings of a task that say which runs a study consists of, and nothing about any of them.
+_OF_THE_STUDY = ("lr", "grid", "seeds", "search_steps")
+_NO_SEARCH = {"search_steps": 1}  # fits every length of a run
+_KINDS: Mapping[str, Any] = {
+    "task": str,
+    "scale": str,
+    "settings": Mapping,
+    "optimizer": str,
+    "options": Mapping,
+    "lr": int | float,
+    "seed": int,
+    "steps": int,
+}
+_SAID = {str: "a text", Mapping: "names and values", int | float: "a number", int: "a whole number"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +63,7 @@ class RunConfig:
         """A run in which the task says what is not said here; the learning rate is its η₀ for this optimizer."""
         chosen = tasks.find(task).at(scale, settings)
         name = optimizers.canonical(optimizer)
-        rate = chosen.lr * optimizers.usual_factor(name) if lr is None else lr
+        rate = float(written(chosen.lr * optimizers.usual_factor(name) if lr is None else lr))
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"the learning rate must be a positive number, got {rate}")
         length = chosen.steps if steps is None else steps
@@ -57,7 +73,7 @@ class RunConfig:
         return cls(
             task=task,
             scale=scale,
-            settings=_plain(dataclasses.asdict(chosen)),
+            settings=_plain({k: v for k, v in dataclasses.asdict(chosen).items() if k not in _OF_THE_STUDY}),
             optimizer=name,
             options=_plain(complete),
             lr=rate,
@@ -74,13 +90,16 @@ class RunConfig:
         if missing or unknown:
             wrong = f"lacks {sorted(missing)[0]!r}" if missing else f"has no {sorted(unknown)[0]!r}"
             raise ValueError(f"a run {wrong}; its fields are {', '.join(sorted(known))}")
-        return cls(**{name: _plain(value) for name, value in fields.items()})
+        for name, kind in _KINDS.items():
+            if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+                raise ValueError(f"{name} of a run must be {_SAID[kind]}, got {fields[name]!r}")
+        return cls(**{name: _plain(value) for name, value in {**fields, "lr": float(fields["lr"])}.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings, lists and dictionaries."""
         return dataclasses.asdict(self)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The hash of everything that determines the result."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -88,17 +107,40 @@ class RunConfig:
 
     def make_task(self) -> tasks.Task:
         """The task, with this run's settings."""
-        return tasks.find(self.task)(**{name: _frozen(value) for name, value in self.settings.items()})
+        settings = {name: frozen(value) for name, value in self.settings.items()}
+        return tasks.find(self.task).at(self.scale, {**_NO_SEARCH, **settings})
+
+    def check(self) -> None:
+        """Refuse what could not be run, as a file that people write may say."""
+        again = RunConfig.of(
+            self.task,
+            self.scale,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            seed=self.seed,
+            steps=self.steps,
+            options=self.options,
+            settings={**_NO_SEARCH, **{name: frozen(value) for name, value in self.settings.items()}},
+        )
+        assert again.task == self.task
 
     def __str__(self) -> str:
         return f"{self.task} {self.optimizer} lr {self.lr:g} seed {self.seed}"
 
 
+def written(rate: float) -> float:
+    """A rate as people would write it: 0.1 · 3e-4 is 3.0000000000000004e-05."""
+    return float(f"{rate:.12g}")
+
+
 def _plain(value: Any) -> Any:
     """As JSON gives it back."""
-    return json.loads(json.dumps(value, allow_nan=False))
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} cannot be kept; use finite numbers, text, lists and names") from None
 
 
-def _frozen(value: Any) -> Any:
+def frozen(value: Any) -> Any:
     """A list as a tuple: a task's settings can be hashed."""
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value

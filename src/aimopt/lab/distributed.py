@@ -21,7 +21,7 @@ class World:
     def joined(cls) -> "World":
         """The processes that torchrun started with this one."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
+        if size == 1 or not torch.distributed.is_torchelastic_launched():
             return cls()
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

@@ -51,12 +51,13 @@ def estimate(study: Study, runs: Mapping[str, Run], resources: Resources) -> Est
     evaluation_seconds = time.perf_counter() - begin
     saved = io.BytesIO()
     torch.save(stepper.training.state_dict(), saved)
-    left = _lengths(study, runs)
+    settled = {identity: run for identity, run in runs.items() if run.settled}
+    left = _lengths(study, settled)
     evaluations = sum(length // task.evaluate_every + 1 for length in left)
     records = sum(length // task.log_every + 1 for length in left)
     return Estimate(
         runs=len(left),
-        found=sum(run.settled for cell in study.cells(runs) if (run := runs.get(cell.config.identity)) is not None),
+        found=len({cell.config.identity for cell in study.cells(settled)} & settled.keys()),
         step_seconds=step_seconds,
         evaluation_seconds=evaluation_seconds,
         seconds=(sum(left) * step_seconds + evaluations * evaluation_seconds) / at_once,
@@ -69,5 +70,5 @@ def estimate(study: Study, runs: Mapping[str, Run], resources: Resources) -> Est
 def _lengths(study: Study, runs: Mapping[str, Run]) -> Sequence[int]:
     """The steps of every run that is left."""
     named = {cell.config.identity: cell.config.steps for cell in study.cells(runs)}
-    left = [steps for identity, steps in named.items() if identity not in runs or not runs[identity].settled]
+    left = [steps for identity, steps in named.items() if identity not in runs]
     return left + [study.make_task().steps] * study.unnamed(runs)

@@ -85,13 +85,14 @@ def execute(
     while now.open:
         ended = engine.finished(TICK)
         for config, outcome, reason in ended:
-            if outcome == "busy":
+            if outcome in ("busy", "stopped"):  # another process is at it, or who runs the cluster put an end to it
                 busy[config.identity] = time.monotonic() + BUSY_SECONDS
-            elif outcome != "stopped":
+            else:
                 known[config.identity] = _ended(config, reason, store)
         for identity in [identity for identity, again in busy.items() if again <= time.monotonic()]:
             del busy[identity]
-            engine.submit(now.open[identity])
+            if identity in now.open:
+                engine.submit(now.open[identity])
         if ended:
             _name_runs(plans, known, now, engine)
         watch(now)
@@ -103,8 +104,8 @@ def _name_runs(plans: Sequence[Plan], known: dict[str, Run], now: Situation, eng
     cells = {cell.config.identity: cell.config for plan in plans for cell in plan.cells(known)}
     now.total = len(cells) + sum(plan.unnamed(known) for plan in plans)
     now.ended = {identity: known[identity] for identity in cells if identity in known}
-    for identity in now.ended:
-        now.open.pop(identity, None)
+    for identity in [identity for identity in now.open if identity in known or identity not in cells]:
+        del now.open[identity]
     for identity, config in cells.items():
         if identity not in known and identity not in now.open:
             now.open[identity] = config

@@ -1,4 +1,8 @@
-"""Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name. None can run code."""
+"""Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name.
+
+Reading them runs no code, but they may name some: like a Makefile, a study of somebody else is to be read before it is
+carried out.
+"""
 
 import json
 import tomllib
@@ -19,7 +23,7 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a file."""
     _check_ending(path)
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     try:

@@ -18,6 +18,7 @@ from aimopt.lab.estimate import estimate
 from aimopt.lab.execution import OneRun, execute
 from aimopt.lab.measurement import measure
 from aimopt.lab.progress import duration, shown
+from aimopt.lab.runner import explain
 from aimopt.lab.store import Store
 from aimopt.lab.study import Study
 
@@ -38,8 +39,11 @@ def investigate(
     """Carry studies out and show what came of them, in the terminal and as a report; the result is the exit status."""
     say, store = console or Console(), Store(root)
     for study in studies:
-        study.make_task().prepare()
         store.save_study(study)
+        try:
+            study.make_task().prepare()
+        except Exception as error:  # its runs fail one by one, with this reason; other studies go on
+            _print(say, f"cannot prepare {study.task}: {explain(error)}")
     try:
         with open_engine(engine, store, resources) as opened, shown(say, store) as watch:
             situation = execute(studies, store, opened, watch)
@@ -122,11 +126,20 @@ def serve_report(store: Store, folder: Path | None, port: int, console: Console)
 
 
 def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources, console: Console) -> None:
-    """Time the contenders of comparisons, when no run is made any more."""
+    """Time the contenders of comparisons that can be trained, when no run is made any more."""
     for study in studies:
-        if not study.axes and store.overhead(study) is None:
+        runs = store.runs()
+        cells = [cell for cell in study.cells(runs) if cell.role == "final" and cell.config.identity in runs]
+        trained = {cell.contender for cell in cells if runs[cell.config.identity].settled}
+        if study.axes or store.overhead(study) is not None or study.reference not in trained:
+            continue
+        place = (*resources.devices, "cpu")[0]
+        try:
             with console.status(f"measuring time and memory of a step on {study.task}"):
-                store.save_overhead(study, measure(study, device=(*resources.devices, "cpu")[0], threads=resources.threads))
+                measured = measure(study, trained, device=place, threads=resources.threads)
+            store.save_overhead(study, measured)
+        except Exception as error:  # the results are there all the same
+            _print(console, f"cannot measure the costs on {study.task}: {explain(error)}")
 
 
 def _command_line() -> str:

@@ -4,7 +4,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -20,11 +20,19 @@ ROUNDS = 15
 MEMORY_STEPS = 3
 
 
-def measure(study: Study, *, device: str = "cpu", threads: int | None = None, rounds: int = ROUNDS) -> Overhead:
-    """The costs of a study's contenders, each timed in turn with the reference."""
+def measure(
+    study: Study,
+    contenders: Collection[str] | None = None,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    rounds: int = ROUNDS,
+) -> Overhead:
+    """The costs of a study's contenders, or some of them, each timed in turn with the reference."""
     if threads is not None:
         torch.set_num_threads(threads)
-    configs = {c.label: study.finals(c, study.usual_rate(c))[0] for c in study.contenders}
+    wanted = [c for c in study.contenders if contenders is None or c.label in contenders]
+    configs = {c.label: study.finals(c, study.usual_rate(c))[0] for c in wanted}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []
     for label, config in configs.items():

@@ -5,6 +5,7 @@ make("torch.optim:AdamW", named_parameters, lr=1e-3, options={"weight_decay": 0.
 """
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -40,15 +41,19 @@ def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) ->
     """
     parameters = inspect.signature(_class(name)).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if "lr" in options or "params" in options:
+        raise ValueError(f"{name} is given its learning rate and parameters by the run; leave them out of its options")
     unknown = [option for option in options if option not in parameters]
     if unknown and not open_ended:
         known = ", ".join(option for option in parameters if option not in ("self", "params", "lr"))
         raise ValueError(f"{name} has no option {unknown[0]!r}; it has {known}")
-    defaults = {
-        option: p.default for option, p in parameters.items() if isinstance(p.default, bool | int | float | str | tuple)
+    defaults = {option: p.default for option, p in parameters.items() if _plain(p.default) and option != "lr"}
+    usual = {option: value for option, value in usual.items() if option in parameters}
+    chosen = {**defaults, **usual, **options}
+    floats = {option for option, value in defaults.items() if isinstance(value, float)}
+    return {
+        option: float(value) if option in floats and type(value) is int else value for option, value in chosen.items()
     }
-    defaults.pop("lr", None)
-    return {**defaults, **{option: value for option, value in usual.items() if option in parameters}, **options}
 
 
 def make(
@@ -67,9 +72,28 @@ def make(
     return built
 
 
+def load_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load a state to the bit: torch casts what an optimizer keeps to the parameter's type, which may be coarser."""
+    optimizer.load_state_dict(dict(saved))
+    indices = [index for group in saved["param_groups"] for index in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, parameter in zip(indices, parameters, strict=True):
+        state = optimizer.state.get(parameter)
+        for name, value in saved["state"].get(index, {}).items():
+            if isinstance(value, Tensor) and isinstance(state, dict) and state[name].dtype != value.dtype:
+                state[name] = value.to(state[name].device, copy=True)
+
+
 def describe() -> list[tuple[str, str]]:
     """Every optimizer of the package, with the first line of its documentation."""
     return [(name, (class_of(name).__doc__ or "").strip().splitlines()[0]) for name in available()]
+
+
+def _plain(value: Any) -> bool:
+    """Whether a default can be part of an identity."""
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _class(name: str) -> Any:

@@ -16,13 +16,13 @@ from aimopt.bench.timing import machine
 _PACKAGES = ("numpy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "mujoco")
 
 
-def session(device: torch.device, data: str, step: int) -> dict[str, Any]:
+def session(device: torch.device, data: str, step: int, processes: int = 1) -> dict[str, Any]:
     """What a process that works on a run says of itself; `step` is where it took over."""
     return {
         "from_step": step,
         "versions": versions(),
         "commit": commit(),
-        "machine": {"host": platform.node(), **machine(), "device": _device(device)},
+        "machine": {"host": platform.node(), **machine(), "device": _device(device), "processes": str(processes)},
         "data": data,
     }
 

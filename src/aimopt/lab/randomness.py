@@ -6,6 +6,8 @@ derive(0, "step", 117)         what step 117 draws: dropout, augmentation
 """
 
 import hashlib
+import random
+import sys
 
 import torch
 
@@ -19,3 +21,12 @@ def derive(*parts: int | str) -> int:
 def generator(*parts: int | str) -> torch.Generator:
     """A generator for one purpose, on the processor."""
     return torch.Generator().manual_seed(derive(*parts))
+
+
+def seed_everything(*parts: int | str) -> None:
+    """Let all that is drawn from now on, by torch, numpy or Python itself, follow from one purpose."""
+    seed = derive(*parts)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

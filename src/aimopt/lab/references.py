@@ -2,8 +2,8 @@
 
 import hashlib
 import importlib
-import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,14 @@ def source(reference: str) -> dict[str, str]:
     return {reference: hashlib.sha256(Path(place).read_bytes()).hexdigest()} if place.endswith(".py") else {}
 
 
+def check_sources(sources: Mapping[str, str]) -> None:
+    """Refuse to go on if a user's file is not the one that a configuration was made with."""
+    for reference, checksum in sources.items():
+        if source(reference).get(reference) != checksum:
+            place = reference.rpartition(":")[0]
+            raise ValueError(f"{place} has changed since the run was asked for; ask again, or put the old file back")
+
+
 def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -39,16 +47,16 @@ def _module(name: str) -> ModuleType:
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r} to load from; give its path from the current folder")
-    name = f"aimopt_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    code = path.read_bytes()
+    # By place and content: an edited file is another module, and what runs is what its checksum says.
+    name = f"aimopt_user_{hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()[:12]}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+        module = ModuleType(name)
+        module.__file__ = str(path)
         sys.modules[name] = module  # a dataclass looks its module up while it is being made
         try:
-            spec.loader.exec_module(module)
-        except BaseException:
+            exec(compile(code, str(path), "exec"), vars(module))
+        except Exception as error:
             del sys.modules[name]
-            raise
+            raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return sys.modules[name]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aimopt.bench.memory import forget_peak, peak_bytes
-from aimopt.lab import optimizers, provenance
+from aimopt.lab import optimizers, provenance, references
 from aimopt.lab.config import RunConfig
 from aimopt.lab.distributed import World
 from aimopt.lab.store import Store, TakenOver, Work
@@ -57,6 +57,7 @@ def run(
     running: Running | None = None
     try:
         work.begin(config)
+        references.check_sources(config.sources)
         running = Running(config, work, world, world.device(device), checkpoint_seconds, should_stop)
         outcome, reason = running.train()
         if keep_weights:
@@ -83,10 +84,12 @@ def record_failure(config: RunConfig, store: Store, reason: str) -> str:
     try:
         work = store.work(config)
         if work is not None:
-            work.begin(config)
-            work.result("failed", reason, [], {})
-            work.release()
-    except OSError as error:
+            try:
+                work.begin(config)
+                work.result("failed", reason, [], {})
+            finally:
+                work.release()
+    except (OSError, TakenOver) as error:
         return f"{reason} ({explain(error)})"
     return reason
 
@@ -127,12 +130,15 @@ class Running:
         self.initial = checksum(self.training.weights())
         self.step, self.seconds = 0, 0.0
         self.losses, self.summed = torch.zeros((), device=device), 0
-        state = work.resume()
-        if state is not None:
-            self.load_state_dict(state)
-        work.join(provenance.session(device, self.task.checksum(), self.step))
+        self._resume(world)
+        data = self.task.checksum()
+        if self.step and data not in [session["data"] for session in work.sessions()]:
+            raise ValueError(
+                "the data have changed since the run was begun; put the old ones back, or delete its folder"
+            )
+        work.join(provenance.session(device, data, self.step, world.size))
         self.shown = self.saved = time.monotonic()
-        self.save_after = checkpoint_seconds
+        self.checkpoint_seconds = self.save_after = checkpoint_seconds
 
     def train(self) -> tuple[Literal["finished", "diverged"], str]:
         """Go on to the end; with the reason if the run diverged."""
@@ -148,12 +154,12 @@ class Running:
     def facts(self) -> dict[str, Any]:
         """What is known of a run besides its curves."""
         trained = self.training.weights()
-        kept = [x for o in self.training.optimizers for state in o.state.values() for x in state.values()]
+        states = [state for o in self.training.optimizers for state in o.state.values() if isinstance(state, Mapping)]
         return {
             "seconds": self.seconds,
             "steps": self.step,
             "parameters": sum(p.numel() for o in self.training.optimizers for g in o.param_groups for p in g["params"]),
-            "state_bytes": sum(x.nbytes for x in kept if isinstance(x, Tensor)),
+            "state_bytes": sum(x.nbytes for state in states for x in state.values() if isinstance(x, Tensor)),
             "peak_bytes": peak_bytes(self.device),
             "initial": self.initial,
             "final": checksum(trained),
@@ -177,6 +183,19 @@ class Running:
         self.losses = state["losses"].to(self.device)
         self.history = state["history"]
 
+    def _resume(self, world: World) -> None:
+        """Go on from the last checkpoint; from the beginning if it is of another kind."""
+        state = self.work.resume()
+        if state is None:
+            return
+        try:
+            self.load_state_dict(state)
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            self.work.discard_checkpoint()
+            self.training = start(self.config, self.device, world)
+            self.step, self.seconds, self.summed, self.history = 0, 0.0, 0, []
+            self.losses = torch.zeros((), device=self.device)
+
     def _train_until_logged(self) -> None:
         begin = time.perf_counter()
         while True:
@@ -187,7 +206,7 @@ class Running:
                 raise Stopped
             self.losses = self.losses + self.training.step(self.step).detach().float()
             self.step, self.summed = self.step + 1, self.summed + 1
-            if self.step % self.task.log_every == 0 or self.step == self.config.steps:
+            if self.step % self.task.log_every == 0 or self._evaluation_due():
                 break
         self.losses.item()  # waits for the device
         self.seconds += time.perf_counter() - begin
@@ -201,19 +220,22 @@ class Running:
             "seconds": self.seconds,
         }
         self.losses, self.summed = torch.zeros_like(self.losses), 0
-        if self.step % self.task.evaluate_every == 0 or self.step == self.config.steps:
+        if self._evaluation_due():
             record |= self.training.evaluate()
         for name, value in record.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} was {value} at step {self.step}")
         self.history.append(record)
 
+    def _evaluation_due(self) -> bool:
+        return self.step % self.task.evaluate_every == 0 or self.step == self.config.steps
+
     def _save_now_and_then(self) -> None:
         now = time.monotonic()
         if now - self.saved >= self.save_after:
             self.work.checkpoint(self.state_dict())
             self.saved = time.monotonic()
-            self.save_after = max(self.save_after, (self.saved - now) / CHECKPOINT_SHARE)
+            self.save_after = max(self.checkpoint_seconds, (self.saved - now) / CHECKPOINT_SHARE)
         if now - self.shown >= METRICS_SECONDS:
             self.work.metrics(self.history)
             self.shown = now

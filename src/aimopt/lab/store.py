@@ -9,6 +9,7 @@
           result.json        what came of it: its presence says that the run is over
           claim.1            the process at work
       studies/               what was asked for
+      jobs/                  what jobs of Slurm were told and said
       set-aside/             folders that could not be read
 
 Every file is written whole under another name and then renamed, so a reader never sees half of one. Nothing depends on
@@ -20,6 +21,7 @@ import json
 import os
 import re
 import uuid
+import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -42,18 +44,14 @@ class Store:
 
     def folder(self, config: RunConfig) -> Path:
         """Where a run is kept."""
-        name = f"{_slug(config.optimizer)}-seed{config.seed}-{config.identity[:12]}"
+        name = f"{_slug(config.optimizer)}-seed{int(config.seed)}-{config.identity[:12]}"
         return self.root / f"{_slug(config.task)}-{_slug(config.scale)}" / name
 
     def run(self, config: RunConfig) -> Run | None:
-        """A run, as far as it has come; one that cannot be read is set aside and counts as never begun."""
-        folder = self.folder(config)
-        if not (folder / "manifest.json").exists() and not (folder / "result.json").exists():
-            return None
+        """A run, as far as it has come; one that cannot be read counts as never begun."""
         try:
-            return _read(folder)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            self.set_aside(folder, f"{type(error).__name__}: {error}")
+            return _read(self.folder(config))
+        except UNREADABLE:
             return None
 
     def runs(self) -> dict[str, Run]:
@@ -64,32 +62,28 @@ class Store:
                 continue
             try:
                 run = _read(manifest.parent)
-            except (OSError, ValueError, KeyError, TypeError):
+            except UNREADABLE:
                 continue
             found[run.config.identity] = run
         return found
 
-    def set_aside(self, folder: Path, reason: str) -> None:
-        """Move a folder out of the way, with the reason; nothing is deleted."""
-        target = self.root / "set-aside" / f"{folder.parent.name}.{folder.name}.{uuid.uuid4().hex[:8]}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.rename(target)
-        except FileNotFoundError:
-            return  # another process was first
-        write(target / "reason.txt", f"{reason}\n".encode())
-
     def aside(self) -> dict[str, str]:
         """The folders that were set aside, and why."""
         reasons = sorted((self.root / "set-aside").glob("*/reason.txt"))
-        return {path.parent.name: path.read_text().strip() for path in reasons}
+        return {path.parent.name: path.read_text("utf-8").strip() for path in reasons}
 
     def work(self, config: RunConfig) -> "Work | None":
-        """The right to work on a run, unless another process has it."""
+        """The right to work on a run, unless another process has it; what cannot be read of it is set aside first."""
         folder = self.folder(config)
         folder.mkdir(parents=True, exist_ok=True)
         claim = Claim.take(folder)
-        return None if claim is None else Work(folder, claim)
+        if claim is None:
+            return None
+        work = Work(folder, claim)
+        reason = _damage(folder)
+        if reason:
+            work.set_aside(self.root / "set-aside", reason)
+        return work
 
     def spectate(self, config: RunConfig) -> "Work":
         """A run that another process of the same world writes."""
@@ -100,12 +94,12 @@ class Store:
         write(self.study_file(study), _json(study.to_dict()))
 
     def studies(self) -> list[Study]:
-        """What was asked for; a file that cannot be read is passed over."""
-        found = []
-        for path in sorted((self.root / "studies").glob("*.json")):
-            if not path.name.endswith(".overhead.json"):
-                found.append(Study.from_dict(json.loads(path.read_bytes())))
-        return found
+        """What was asked for, and can be read."""
+        return [study for study in self._studies().values() if isinstance(study, Study)]
+
+    def unreadable_studies(self) -> dict[str, str]:
+        """The files of studies that cannot be read, and why; a user's own task may have moved."""
+        return {name: study for name, study in self._studies().items() if isinstance(study, str)}
 
     def save_overhead(self, study: Study, overhead: Overhead) -> None:
         """Keep what the contenders of a study cost."""
@@ -117,8 +111,24 @@ class Store:
         return Overhead.from_dict(json.loads(path.read_bytes())) if path.exists() else None
 
     def study_file(self, study: Study, ending: str = ".json") -> Path:
-        """Where what was asked for is kept."""
-        return self.root / "studies" / f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}{ending}"
+        """Where what was asked for is kept: another question, another file."""
+        digest = hashlib.sha256(_json(study.to_dict())).hexdigest()[:8]
+        name = f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}-{digest}{ending}"
+        return self.root / "studies" / name
+
+    def _studies(self) -> dict[str, Study | str]:
+        found: dict[str, Study | str] = {}
+        for path in sorted((self.root / "studies").glob("*.json")):
+            if not path.name.endswith(".overhead.json"):
+                try:
+                    found[path.name] = Study.from_dict(json.loads(path.read_bytes()))
+                except UNREADABLE as error:
+                    found[path.name] = f"{type(error).__name__}: {error}"
+        return found
+
+
+# What reading a file that is missing, half there or changed may raise.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 class TakenOver(Exception):
@@ -129,7 +139,7 @@ class Work:
     """A run that this process alone works on, or follows without writing."""
 
     def __init__(self, folder: Path, claim: Claim | None):
-        self._folder, self._claim = folder, claim
+        self._folder, self._claim, self._saved = folder, claim, False
 
     def begin(self, config: RunConfig) -> None:
         """Say what the run is; an earlier failure is over."""
@@ -149,8 +159,12 @@ class Work:
         self._write("metrics.jsonl", _lines(history), lasting=False)
 
     def checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Save where to resume."""
-        self._write("checkpoint.pt", _packed(state))
+        """Save where to resume; the first time, see whether it could be."""
+        content = _packed(state)
+        if not self._saved:
+            torch.load(BytesIO(content), weights_only=True)
+            self._saved = True
+        self._write("checkpoint.pt", content)
 
     def resume(self) -> dict[str, Any] | None:
         """The last checkpoint; one that cannot be read is put out of the way, and the run begins anew."""
@@ -158,10 +172,33 @@ class Work:
         if not path.exists():
             return None
         try:
-            return torch.load(path, weights_only=True, map_location="cpu")
+            content = BytesIO(path.read_bytes())
+            damaged = zipfile.ZipFile(content).testzip()  # torch.load does not check the sums it finds
+            assert damaged is None
+            content.seek(0)
+            return torch.load(content, weights_only=True, map_location="cpu")
         except Exception:  # torch.load raises whatever the unpickler and the archive reader do
-            path.replace(path.with_suffix(".unreadable"))
+            self.discard_checkpoint()
             return None
+
+    def discard_checkpoint(self) -> None:
+        """Put a checkpoint that is of no use out of the way."""
+        if self._claim is not None:
+            path = self._folder / "checkpoint.pt"
+            path.replace(path.with_suffix(".unreadable"))
+
+    def sessions(self) -> list[Mapping[str, Any]]:
+        """Who has worked on the run."""
+        return json.loads((self._folder / "manifest.json").read_bytes())["sessions"]
+
+    def set_aside(self, where: Path, reason: str) -> None:
+        """Move all but the claim out of the way, with the reason; nothing is deleted."""
+        target = where / f"{self._folder.parent.name}.{self._folder.name}.{uuid.uuid4().hex[:8]}"
+        target.mkdir(parents=True)
+        for path in self._folder.iterdir():
+            if not path.name.startswith((".", "claim.")):
+                path.rename(target / path.name)
+        write(target / "reason.txt", f"{reason}\n".encode())
 
     def weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep what was learned."""
@@ -212,10 +249,10 @@ def _read(folder: Path) -> Run:
     config = RunConfig.from_dict(manifest["config"])
     if not folder.name.endswith(config.identity[:12]):
         raise ValueError(f"the configuration is not that of {folder.name}")
-    metrics, result = folder / "metrics.jsonl", folder / "result.json"
-    lines = metrics.read_bytes() if metrics.exists() else b""
+    # The result first: it is written after the metrics, and taken away before they change.
+    result, metrics = _content(folder / "result.json"), _content(folder / "metrics.jsonl")
     unended: dict[str, Any] = {"status": "running", "reason": "", "facts": {}}
-    ended = json.loads(result.read_bytes()) if result.exists() else unended
+    ended, lines = json.loads(result) if result is not None else unended, metrics or b""
     if "metrics" in ended and hashlib.sha256(lines).hexdigest() != ended["metrics"]:
         raise ValueError("metrics.jsonl is not the one that the result was made with")
     return Run(
@@ -226,6 +263,24 @@ def _read(folder: Path) -> Run:
         facts=ended["facts"],
         sessions=manifest["sessions"],
     )
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _damage(folder: Path) -> str:
+    """Why a run's folder cannot be read; empty when it can, or holds nothing."""
+    if not any((folder / name).exists() for name in ("manifest.json", "metrics.jsonl", "result.json")):
+        return ""
+    try:
+        _read(folder)
+    except UNREADABLE as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _slug(text: str) -> str:

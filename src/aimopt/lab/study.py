@@ -14,11 +14,12 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 from aimopt.lab import optimizers, tasks
-from aimopt.lab.config import RunConfig
-from aimopt.lab.runs import Run
+from aimopt.lab.config import RunConfig, frozen, written
+from aimopt.lab.runs import SCORED, Run
 from aimopt.lab.stats import Choice, select
 
 TUNING_SEED = 5
@@ -92,6 +93,15 @@ class Study:
             raise ValueError(f"grid must be positive numbers, got {self.grid}")
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(f"seed {self.tuning_seed} tunes the learning rate and may not be a final seed as well")
+        task = self.make_task()
+        measured = -(-task.search_steps // task.evaluate_every)
+        if self.searches and measured < SCORED:
+            raise ValueError(
+                f"a search run of {task.search_steps} steps evaluates every {task.evaluate_every}, {measured} times, "
+                f"but scored by the mean of {SCORED}; lower evaluate_every or raise search_steps"
+            )
+        for contender in self.contenders:  # a mistake in the options is found before anything is trained
+            self.finals(contender, self.usual_rate(contender))
 
     @property
     def searches(self) -> bool:
@@ -114,7 +124,7 @@ class Study:
         if self.rate_of is not None and contender.label != self.rate_of:
             return self.choice(self.contender(self.rate_of), runs)
         if not self.searches:
-            return select({_written(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
+            return select({written(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
         if any(run is None or run.status == "running" for _, run in searched):
             return None
@@ -125,8 +135,9 @@ class Study:
     def cells(self, runs: Mapping[str, Run]) -> list[Cell]:
         """Every run that can be named by now, given the runs so far by identity."""
         named = [Cell(c.label, "search", config) for c in self._searching() for config in self.search(c)]
+        shared = self.choice(self.contenders[0], runs) if self.rate_of is not None else None
         for contender in self.contenders:
-            choice = self.choice(contender, runs)
+            choice = shared if self.rate_of is not None else self.choice(contender, runs)
             if choice is not None:
                 named += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
             if self.untuned:
@@ -136,13 +147,13 @@ class Study:
 
     def unnamed(self, runs: Mapping[str, Run]) -> int:
         """How many more runs there may be, once the search has chosen."""
-        searching = [c.label for c in self._searching() if any(x.identity not in runs for x in self.search(c))]
-        waiting = self.contenders if self.rate_of in searching else searching
-        return len(waiting) * len(self.seeds)
+        waiting = [c for c in self._searching() if self.choice(c, runs) is None and not self._search_failed(c, runs)]
+        count = len(self.contenders) if waiting and self.rate_of is not None else len(waiting)
+        return count * len(self.seeds)
 
     def count(self) -> int:
         """How many runs there will be at most."""
-        finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.searches else 1)
+        finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.grid != (1.0,) else 1)
         return sum(len(self.search(contender)) for contender in self._searching()) + finals
 
     def contender(self, label: str) -> Contender:
@@ -151,6 +162,10 @@ class Study:
 
     def make_task(self) -> tasks.Task:
         """The task at this study's scale and settings."""
+        return self._task
+
+    @cached_property
+    def _task(self) -> tasks.Task:
         return tasks.find(self.task).at(self.scale, self.settings)
 
     def usual_rate(self, contender: Contender) -> float:
@@ -173,24 +188,40 @@ class Study:
         ]
         if needed:
             raise ValueError(f"a study lacks {needed[0]!r}; its fields are {', '.join(known)}")
-        contenders = tuple(Contender(**contender) for contender in fields["contenders"])
-        lists = {name: tuple(fields[name]) for name in ("seeds", "grid", "axes") if name in fields}
+        try:
+            contenders = tuple(Contender(**contender) for contender in fields["contenders"])
+            numbers = {"seeds": tuple(map(int, fields["seeds"])), "grid": tuple(map(float, fields["grid"]))}
+            settings = {name: frozen(value) for name, value in fields.get("settings", {}).items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"a study's contenders, seeds, grid or settings cannot be read: {error}") from None
+        lists = {"axes": tuple(fields.get("axes", ())), **numbers, "settings": settings}
         return cls(**{**fields, **lists, "contenders": contenders})
+
+    def _search_failed(self, contender: Contender, runs: Mapping[str, Run]) -> bool:
+        found = [runs.get(config.identity) for config in self.search(contender)]
+        return bool(found) and all(run is not None and run.status == "failed" for run in found)
 
     def _searching(self) -> Sequence[Contender]:
         return self.contenders if self.rate_of is None else [self.contender(self.rate_of)]
 
     def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
-        return RunConfig.of(
-            self.task,
-            self.scale,
-            optimizer=contender.optimizer,
-            options=contender.options,
-            lr=_written(lr),
-            seed=seed,
-            steps=steps,
-            settings=self.settings,
-        )
+        key = (contender.label, lr, seed, steps)
+        if key not in self._runs:
+            self._runs[key] = RunConfig.of(
+                self.task,
+                self.scale,
+                optimizer=contender.optimizer,
+                options=contender.options,
+                lr=lr,
+                seed=seed,
+                steps=steps,
+                settings=self.settings,
+            )
+        return self._runs[key]
+
+    @cached_property
+    def _runs(self) -> dict[tuple[str, float, int, int | None], RunConfig]:
+        return {}
 
 
 def compare(task: str, scale: str = "mini", *, optimizers: Sequence[str] = optimizers.PAPER, **overrides: Any) -> Study:
@@ -238,11 +269,6 @@ def sensitivity(
         contenders,
         {"name": name, "reference": label, "rate_of": label, "axes": tuple(values), **overrides},
     )
-
-
-def _written(rate: float) -> float:
-    """A rate as people would write it: 0.1 · 3e-4 is 3.0000000000000004e-05."""
-    return float(f"{rate:.12g}")
 
 
 def _study(task: str, scale: str, contenders: Sequence[Contender], fields: Mapping[str, Any]) -> Study:

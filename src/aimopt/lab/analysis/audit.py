@@ -32,7 +32,7 @@ def audit(study: Study, task: Task, cells: Cells, standings: Sequence[Standing])
 def _completeness(study: Study, cells: Cells, standings: Sequence[Standing]) -> Iterator[Remark]:
     by_state: dict[str, dict[str, str]] = defaultdict(dict)  # state -> identity -> name: a run in two roles counts once
     for cell, run in cells:
-        by_state[run.status if run else "missing"].setdefault(cell.config.identity, _name(cell))
+        by_state[run.status if run else "missing"].setdefault(cell.config.identity, _reasoned(cell, run))
     waiting = [standing.label for standing in standings if standing.lr is None]
     failed, running, missing = ([*by_state[state].values()] for state in ("failed", "running", "missing"))
     if failed:
@@ -107,7 +107,7 @@ def _divergence(cells: Cells) -> Iterator[Remark]:
     diverged: dict[str, str] = {}
     for cell, run in cells:
         if run is not None and run.status == "diverged" and cell.role != "search":
-            diverged.setdefault(cell.config.identity, f"{_name(cell)} ({run.reason})" if run.reason else _name(cell))
+            diverged.setdefault(cell.config.identity, _reasoned(cell, run))
     if diverged:
         names = [*diverged.values()]
         yield Remark("warning", f"{_runs(names)} diverged and {_are(names)} counted as the worst: {_listed(names)}.")
@@ -170,6 +170,10 @@ def _runs(items: Any) -> str:
 
 def _are(items: Sequence[str]) -> str:
     return "is" if len(items) == 1 else "are"
+
+
+def _reasoned(cell: Cell, run: Run | None) -> str:
+    return f"{_name(cell)} ({run.reason})" if run is not None and run.reason else _name(cell)
 
 
 def _listed(items: Any) -> str:

@@ -61,6 +61,8 @@ def _status(arguments: argparse.Namespace) -> int:
     failed = [run for run in runs.values() if run.status == "failed"]
     for run in failed:
         print(f"failed: {run.config}: {run.reason}")
+    for name, reason in store.unreadable_studies().items():
+        print(f"cannot read the study {name}: {reason}")
     for name, reason in store.aside().items():
         print(f"set aside: {name}: {reason}")
     return 1 if failed else 0

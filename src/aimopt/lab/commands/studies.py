@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from aimopt.lab.engines import Resources
     from aimopt.lab.study import Study
 
+SCALE, OPTIMIZER = "mini", "RADAR"
 PRESETS = ("ablation", "heatmap", "delta", "zeta")
 
 
@@ -49,7 +50,7 @@ def add_to(subparsers: Subparsers) -> None:
     sweep.add_argument(
         "--over", action="append", type=assignment, default=[], metavar="NAME=V,V", help="an option's values"
     )
-    sweep.add_argument("--optimizer", default="RADAR", help="whose options (RADAR)")
+    sweep.add_argument("--optimizer", help="whose options (RADAR)")
     sweep.add_argument("--save", type=Path, metavar="FILE", help="write the study there (TOML, YAML, JSON) and stop")
     _add_study_arguments(sweep)
 
@@ -62,9 +63,9 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     run.add_argument("task", help="a task, or a run in a file: run.toml")
-    run.add_argument("--optimizer", default="RADAR", help="its name (RADAR)")
+    run.add_argument("--optimizer", help="its name (RADAR)")
     run.add_argument("--lr", type=float, help="learning rate (the task's)")
-    run.add_argument("--seed", type=int, default=0, help="seed (0)")
+    run.add_argument("--seed", type=int, help="seed (0)")
     run.add_argument("--steps", type=positive, help="stop after so many steps of the schedule")
     run.add_argument(
         "--option", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the optimizer"
@@ -78,18 +79,18 @@ def _add_study_arguments(parser: argparse.ArgumentParser) -> None:
         "--grid", nargs="+", type=float, metavar="X", help="learning rates, in units of η₀ (0.1 0.5 1 5 10)"
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="final seeds (0 1 2 3 4)")
+    parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
     parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
     parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (STORE/report)")
     _add_common_arguments(parser)
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale", default="mini", help="of the task: mini, paper, … (mini)")
+    parser.add_argument("--scale", help="of the task: mini, paper, … (mini)")
     parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the task")
     parser.add_argument(
         "--store", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
     place = parser.add_argument_group("where runs are made")
     place.add_argument("--engine", choices=("local", "ray", "slurm"), default="local")
     place.add_argument("--workers", type=positive, help="runs at once (one a core, or a device)")
@@ -117,7 +118,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         overrides["untuned"] = False
     contenders = arguments.optimizers or optimizers.PAPER
     return _carry_out(
-        [compare(task, arguments.scale, optimizers=contenders, **overrides) for task in arguments.tasks], arguments
+        [compare(task, arguments.scale or SCALE, optimizers=contenders, **overrides) for task in arguments.tasks],
+        arguments,
     )
 
 
@@ -137,16 +139,23 @@ def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
     from aimopt.lab.study import DELTA, HEAT_MAP, ZETA, Study, ablation, sensitivity
 
     if Path(arguments.task).suffix in files.ENDINGS:
+        _refuse_what_the_file_says(arguments, "preset", "over", "optimizer", "scale", "set")
         return Study.from_dict({**files.read(Path(arguments.task)), **_overrides(arguments)})
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} say two different things; give one")
     if arguments.preset == "ablation":
-        return ablation(arguments.task, arguments.scale, **_overrides(arguments))
+        return ablation(arguments.task, arguments.scale or SCALE, **_overrides(arguments))
     presets = {"heatmap": HEAT_MAP, "delta": DELTA, "zeta": ZETA}
     axes = presets[arguments.preset] if arguments.preset else {name: _values(value) for name, value in arguments.over}
     if not axes:
         raise ValueError(f"say what to sweep: --over gamma=0,0.1 or --preset {{{','.join(PRESETS)}}}")
-    return sensitivity(arguments.task, arguments.scale, axes, optimizer=arguments.optimizer, **_overrides(arguments))
+    return sensitivity(
+        arguments.task,
+        arguments.scale or SCALE,
+        axes,
+        optimizer=arguments.optimizer or OPTIMIZER,
+        **_overrides(arguments),
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -157,14 +166,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from aimopt.lab.investigation import make_run
 
     if Path(arguments.task).suffix in files.ENDINGS:
+        _refuse_what_the_file_says(arguments, "optimizer", "lr", "seed", "steps", "option", "set", "scale")
         config = RunConfig.from_dict(files.read(Path(arguments.task)))
+        config.check()
     else:
         config = RunConfig.of(
             arguments.task,
-            arguments.scale,
-            optimizer=arguments.optimizer,
+            arguments.scale or SCALE,
+            optimizer=arguments.optimizer or OPTIMIZER,
             lr=arguments.lr,
-            seed=arguments.seed,
+            seed=arguments.seed or 0,
             steps=arguments.steps,
             options=dict(arguments.option),
             settings=dict(arguments.set),
@@ -195,6 +206,14 @@ def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
     )
 
 
+def _refuse_what_the_file_says(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(arguments, name) not in (None, []):
+            raise ValueError(
+                f"{arguments.task} says what --{name} is; change it there, or name the task and not the file"
+            )
+
+
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of a study that were said."""
     said: dict[str, Any] = {}
@@ -210,6 +229,8 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 def _resources(arguments: argparse.Namespace) -> "Resources":
     from aimopt.lab.engines import Resources
 
+    for device in arguments.devices:
+        _check_device(device)
     return Resources(
         workers=arguments.workers,
         threads=arguments.threads,
@@ -220,6 +241,15 @@ def _resources(arguments: argparse.Namespace) -> "Resources":
         keep_weights=arguments.keep_weights,
         slurm=dict(arguments.slurm),
     )
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from None
 
 
 def _values(value: Any) -> tuple[Any, ...]:

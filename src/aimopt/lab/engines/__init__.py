@@ -5,6 +5,7 @@ with open_engine("local", Store("results"), Resources()) as engine:
     engine.finished(timeout=1.0)           [Ended(config, "finished", "")]
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from aimopt.lab.runner import Outcome
 from aimopt.lab.store import Store
 
 ENGINES = ("local", "ray", "slurm")
+ATTEMPTS = 3  # at a run whose process dies
+PATIENCE = 60.0  # seconds that runs have to save themselves when they are asked to stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,27 @@ class Engine(Protocol):
 
     def room(self) -> int:
         """How many runs are made at once."""
+
+
+def order(config: RunConfig, store: Store, resources: Resources, device: str) -> dict[str, Any]:
+    """What `worker.work` is told to make a run, in words that any process understands."""
+    return {
+        "store": str(store.root.resolve()),
+        "config": config.to_dict(),
+        "device": device,
+        "threads": resources.threads,
+        "processes": resources.processes,
+        "checkpoint_seconds": resources.checkpoint_seconds,
+        "keep_weights": resources.keep_weights,
+    }
+
+
+def installed(package: str, extra: str) -> Any:
+    """A package that an engine is made of."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError:
+        raise ValueError(f"{package} is not installed here: pip install 'aimopt[{extra}]'") from None
 
 
 def open_engine(name: str, store: Store, resources: Resources) -> AbstractContextManager[Engine]:

@@ -1,6 +1,7 @@
 """Runs in processes of this machine, each on cores of its own."""
 
 import collections
+import contextlib
 import json
 import os
 import selectors
@@ -9,14 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, BinaryIO, Self, cast
+from typing import BinaryIO, Self, cast
 
 from aimopt.lab.config import RunConfig
-from aimopt.lab.engines import Ended, Resources
+from aimopt.lab.engines import ATTEMPTS, PATIENCE, Ended, Resources, order
 from aimopt.lab.store import Store
-
-ATTEMPTS = 3  # at a run whose process dies
-PATIENCE = 60.0  # seconds that runs have to save themselves when they are asked to stop
 
 
 class Worker:
@@ -46,6 +44,19 @@ class Worker:
         except BrokenPipeError:
             return
 
+    def stop(self) -> None:
+        """Ask it to save its run and end."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # closing writes what it did not live to read
+            self.process.stdin.close()
+
+    def close(self) -> None:
+        """Let go of what is left of it."""
+        assert self.process.stdout is not None
+        self.stop()
+        self.process.stdout.close()
+        self.said.close()
+
     def last_words(self) -> str:
         """How it ended, with the last line it wrote."""
         code = self.process.wait()
@@ -73,8 +84,7 @@ class LocalEngine:
 
     def __exit__(self, *raised: object) -> None:
         for worker in self.workers:
-            assert worker.process.stdin is not None
-            worker.process.stdin.close()
+            worker.stop()
         deadline = time.monotonic() + PATIENCE
         for worker in self.workers:
             try:
@@ -82,9 +92,7 @@ class LocalEngine:
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 worker.process.kill()
                 worker.process.wait()
-            assert worker.process.stdout is not None
-            worker.process.stdout.close()
-            worker.said.close()
+            worker.close()
         self.selector.close()
 
     def submit(self, config: RunConfig) -> None:
@@ -113,19 +121,7 @@ class LocalEngine:
         for worker in self.workers:
             if worker.at is None and self.waiting:
                 worker.at = self.waiting.popleft()
-                worker.ask(json.dumps(self._order(worker)) + "\n")
-
-    def _order(self, worker: Worker) -> dict[str, Any]:
-        assert worker.at is not None
-        return {
-            "store": str(self.store.root),
-            "config": worker.at.to_dict(),
-            "device": worker.device,
-            "threads": self.resources.threads,
-            "processes": self.resources.processes,
-            "checkpoint_seconds": self.resources.checkpoint_seconds,
-            "keep_weights": self.resources.keep_weights,
-        }
+                worker.ask(json.dumps(order(worker.at, self.store, self.resources, worker.device)) + "\n")
 
     def _start(self, cores: set[int], device: str) -> None:
         worker = Worker(cores, device, self.resources.threads)
@@ -140,8 +136,7 @@ class LocalEngine:
         reason, run = worker.last_words(), worker.at
         place = self.workers.index(worker)
         self.workers.pop(place)
-        worker.process.stdout.close()
-        worker.said.close()
+        worker.close()
         self._start(*self.places[place])
         self.workers.insert(place, self.workers.pop())
         if run is None:

@@ -6,10 +6,12 @@ The end of its input asks it to save the run at hand and stop. So it also stops 
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ def work(
 ) -> tuple[Outcome, str]:
     """Make one run, here or in several processes that torchrun starts: the outcome, and why if the store cannot say."""
     if processes > 1:
-        return _with_torchrun(store, config, processes, {"device": device, "threads": threads, **care})
+        return _with_torchrun(store, config, processes, should_stop, {"device": device, "threads": threads, **care})
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     try:
@@ -43,27 +45,66 @@ def work(
 
 
 def _with_torchrun(
-    store: str | Path, config: Mapping[str, Any], processes: int, given: dict[str, Any]
+    store: str | Path,
+    config: Mapping[str, Any],
+    processes: int,
+    should_stop: Callable[[], bool],
+    given: dict[str, Any],
 ) -> tuple[Outcome, str]:
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
         asked.write_text(json.dumps({"store": str(store), "config": config, "answer": str(answered), **given}))
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [sys.executable, *launch, "-m", "aimopt.lab.engines.worker", str(asked)]
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "aimopt.lab.engines.worker", str(asked), str(processes)]
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said) as launched,
+        ):
+            assert launched.stdin is not None
+            while launched.poll() is None:
+                if should_stop():
+                    launched.stdin.close()
+                time.sleep(0.1)
+            said.seek(0)
+            last_words = last_line(said.read().decode(errors="replace"))
         if answered.exists():
             outcome, reason = json.loads(answered.read_text())
             return outcome, reason
-    return "failed", f"torchrun ended with status {ended.returncode}: {_last_line(ended.stderr)}"
+    return "failed", f"torchrun ended with status {launched.returncode}: {last_words}"
+
+
+def _launch(asked: str, processes: str) -> None:
+    """Become torchrun."""
+    from torch.distributed.run import main
+
+    _ignore_signals()
+    main(["--standalone", f"--nproc-per-node={processes}", "-m", "aimopt.lab.engines.worker", asked])
+
+
+def _ignore_signals() -> None:
+    """Slurm signals every process of a job; the first of them closes the input of these when it is time to stop."""
+    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _one_of_several(asked: Path) -> None:
-    """What each process that torchrun started does."""
+    """What each process that torchrun started does; they share an input, whose end is for the first."""
+    _ignore_signals()
     given = json.loads(asked.read_text())
-    answer = Path(given.pop("answer"))
-    outcome = work(given.pop("store"), given.pop("config"), **given)
-    if int(os.environ["RANK"]) == 0:
-        answer.write_text(json.dumps(outcome))
+    answer, stop = Path(given.pop("answer")), threading.Event()
+
+    def listen() -> None:
+        os.read(0, 1)
+        stop.set()
+
+    first = int(os.environ["RANK"]) == 0
+    if first:
+        threading.Thread(target=listen, daemon=True).start()
+    outcome, reason = work(given.pop("store"), given.pop("config"), should_stop=stop.is_set, **given)
+    if first:
+        answer.write_text(json.dumps((outcome, reason)))
+    if outcome in ("failed", "stopped"):
+        os._exit(1)  # the others wait for this one: torchrun ends them
     torch.distributed.destroy_process_group()
 
 
@@ -87,13 +128,16 @@ def _one_after_the_other() -> None:
         answers.write(json.dumps(outcome) + "\n")
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+def last_line(text: str) -> str:
+    """The last that a process wrote, but for ornaments."""
+    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
     return lines[-1] if lines else "it said nothing"
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 3:
+        _launch(*sys.argv[1:])
+    elif len(sys.argv) == 2:
         _one_of_several(Path(sys.argv[1]))
     else:
         _one_after_the_other()

@@ -19,7 +19,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import rankdata
 
 from aimopt.lab.stats.values import Better, Floats, oriented
 
@@ -28,6 +27,8 @@ Task = TypeVar("Task", bound=Hashable)
 
 def average_rank(results: Mapping[Task, Mapping[str, float]], better: Mapping[Task, Better]) -> dict[str, float]:
     """The mean over tasks of the rank of each contender, 1 the best; ties, also of diverged runs, share their ranks."""
+    from scipy.stats import rankdata  # slow to import, and only a report ranks
+
     contenders, scores = _scores(results, better)
     ranks = rankdata(-scores, axis=1).mean(0)
     return dict(zip(contenders, ranks.tolist(), strict=True))

@@ -19,13 +19,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from aimopt.lab.randomness import derive, generator
+from aimopt.lab.optimizers import load_state
+from aimopt.lab.randomness import generator, seed_everything
 from aimopt.lab.tasks.task import Context, Measure, Task
 
 Batch = tuple[Tensor, ...]
@@ -39,6 +42,7 @@ class Splits:
     valid: Batch
     test: Batch
 
+    @cached_property
     def checksum(self) -> str:
         """Of all bytes, in order."""
         digest = hashlib.sha256()
@@ -104,7 +108,7 @@ class Supervised(Task):
         return {"weight_decay": self.weight_decay}
 
     def checksum(self) -> str:
-        return examples(self).checksum()
+        return examples(self).checksum
 
     def start(self, context: Context) -> "SupervisedTraining":
         return SupervisedTraining(self, context)
@@ -117,6 +121,7 @@ def examples(task: Supervised) -> Splits:
     """The data of a task, kept while the next runs want the same."""
     if task not in _EXAMPLES:
         _EXAMPLES.clear()
+        seed_everything("data")  # the same for all runs, whatever their seed
         _EXAMPLES[task] = task.data()
     return _EXAMPLES[task]
 
@@ -133,8 +138,12 @@ class SupervisedTraining:
         self.task, self.context, self.splits = task, context, examples(task)
         if len(self.splits.train[0]) < task.batch_size:
             raise ValueError(f"{len(self.splits.train[0])} training examples do not fill a batch of {task.batch_size}")
-        torch.manual_seed(derive(context.seed, "weights"))
+        seed_everything(context.seed, "weights")
         self.model = task.model().to(context.device)
+        if context.processes > 1 and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
+            raise ValueError(
+                "batch norm would see one process's part of a batch alone; make such runs with one process"
+            )
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         optimizer = context.build(named)
         for group in optimizer.param_groups:
@@ -153,7 +162,7 @@ class SupervisedTraining:
         total = torch.zeros((), device=self.context.device)
         mine = range(self.context.rank, task.micro_batches, self.context.processes)
         for part in mine:
-            torch.manual_seed(derive(self.context.seed, "step", index, part))
+            seed_everything(self.context.seed, "step", index, part)
             batch = task.augment(self._batch(index, part))
             with self._gradients_added(last=part == mine[-1]), self._autocast():
                 loss = task.loss(self.replica, batch)
@@ -190,7 +199,7 @@ class SupervisedTraining:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimizers[0].load_state_dict(state["optimizer"])
+        load_state(self.optimizers[0], state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
     def _batch(self, index: int, part: int) -> Batch:

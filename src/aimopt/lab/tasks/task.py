@@ -25,6 +25,18 @@ Better = Literal["lower", "higher"]
 Build = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
 
 
+# Settings that must be whole numbers from 1 where a task has them.
+COUNTS = (
+    "steps",
+    "search_steps",
+    "evaluate_every",
+    "log_every",
+    "batch_size",
+    "micro_batches",
+    "evaluation_batch_size",
+)
+
+
 @dataclass(frozen=True)
 class Measure:
     """A number that an evaluation gives: its key there, what people call it, and which way is better."""
@@ -101,11 +113,25 @@ class Task(ABC):
         unknown = [name for name in settings or {} if name not in known]
         if unknown:
             raise ValueError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}")
-        return cls(**{**cls.scales[scale], **(settings or {})})
+        usual = cls(**cls.scales[scale])
+        for name, value in (settings or {}).items():
+            _check_kind(name, value, getattr(usual, name))
+        return dataclasses.replace(usual, **(settings or {}))
 
     def options(self, optimizer: str) -> dict[str, Any]:
         """The options an optimizer is given on this task unless a study says otherwise."""
         return {}
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.name in COUNTS and (type(value) is not int or value < 1):
+                raise ValueError(f"{f.name} must be a whole number from 1, got {value!r}")
+        if self.search_steps > self.steps:
+            raise ValueError(
+                f"search_steps={self.search_steps} must be at most steps={self.steps}: "
+                "the search trains the beginning of the schedule"
+            )
 
     @property
     def steady_from(self) -> int:
@@ -123,3 +149,12 @@ class Task(ABC):
     @abstractmethod
     def start(self, context: Context) -> Training:
         """Begin a run."""
+
+
+def _check_kind(name: str, value: Any, usual: Any) -> None:
+    """A setting must be of the kind that it usually is; one that is usually nothing may be anything."""
+    kinds = (int, float) if isinstance(usual, float) else type(usual)
+    if usual is not None and value is not None and not isinstance(value, kinds):
+        raise ValueError(f"{name} must be such as {usual!r}, got {value!r}")
+    if isinstance(value, bool) and not isinstance(usual, bool):
+        raise ValueError(f"{name} must be such as {usual!r}, got {value!r}")

@@ -1,0 +1,117 @@
+"""Processes of this machine: what dies is tried again, what is stopped goes on where it was, nothing is made twice."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from aimopt.lab import execution
+from aimopt.lab.engines import Resources, open_engine
+from aimopt.lab.engines.local import LocalEngine, Worker, places
+from aimopt.lab.store import Store
+from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
+from short import curves, short_study
+
+ONE = Resources(workers=1, checkpoint_seconds=0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return moved_to(tmp_path, monkeypatch)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they did."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(process for child in children for process in descendants(child))]
+
+
+def test_a_killed_worker_is_replaced_and_its_run_goes_on_to_the_same_bits(folder: Path) -> None:
+    slow = own_run(folder)
+    with open_engine("local", Store("there"), ONE) as engine:
+        assert made(engine, slow, Signals(slow, folder / "there", signal.SIGKILL)) == (slow, "finished", "")
+    run = known(slow, folder / "there")
+    assert [session["from_step"] > 0 for session in run.sessions] == [False, True]
+    assert essence(run) == essence(made_here(slow, folder / "here"))
+
+
+def test_a_run_whose_process_always_dies_fails_with_the_reason_and_the_others_go_on(folder: Path) -> None:
+    deadly, harmless, store = own_run(folder, "Deadly"), own_run(folder), Store("there")
+    with open_engine("local", store, ONE) as engine:
+        situation = execution.execute([execution.OneRun(deadly), execution.OneRun(harmless)], store, engine)
+    (failed,) = situation.failed
+    assert (failed.config, failed.reason) == (deadly, "its process ended with status 3, 3 times")
+    assert known(deadly, store.root).reason == failed.reason
+    assert situation.ended[harmless.identity].status == "finished"
+
+
+def test_a_worker_that_died_before_it_read_its_order_is_no_hindrance(folder: Path) -> None:
+    with LocalEngine(Store("there"), ONE) as engine:
+        engine.workers[0].process.kill()
+        engine.workers[0].process.wait()
+        engine.submit(own_run(folder))
+
+
+def test_leaving_the_engine_saves_the_run_and_another_engine_goes_on_from_there(folder: Path) -> None:
+    slow, store = own_run(folder), Store("there")
+    with open_engine("local", store, Resources(workers=1)) as engine:
+        stop_midway(engine, slow, folder)
+    assert known(slow, store.root).status == "running"
+    with open_engine("local", store, ONE) as engine:
+        assert made(engine, slow) == (slow, "finished", "")
+    run = known(slow, store.root)
+    assert [session["from_step"] > 0 for session in run.sessions] == [False, True]
+    assert essence(run) == essence(made_here(slow, folder / "here"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux lists them")
+def test_several_processes_resume_train_and_save_a_run_as_one_does(folder: Path) -> None:
+    slow, store = own_run(folder, micro_batches=2), Store("there")
+    made_here(slow, store.root, until=3)
+    with LocalEngine(store, Resources(workers=1, processes=2)) as engine:
+        stop_midway(engine, slow, folder)
+        for pid in descendants(engine.workers[0].process.pid):
+            for number in (signal.SIGTERM, signal.SIGUSR2):  # as Slurm does; the worker alone decides what to do
+                os.kill(pid, number)
+    run = made_here(slow, store.root)
+    first, second, third = (session["from_step"] for session in run.sessions)
+    assert (first, second) == (0, 3) < (second, third)
+    for several, one in zip(curves(run), curves(made_here(slow, folder / "here")), strict=True):
+        assert several == pytest.approx(one, rel=1e-5)
+
+
+def test_engines_that_share_a_store_never_make_a_run_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "BUSY_SECONDS", 0.1)
+    study = short_study(grid=(1.0,), seeds=(0, 1, 2))
+
+    def make() -> list[str]:
+        store = Store("there")
+        with open_engine("local", store, ONE) as engine:
+            return [run.status for run in execution.execute([study], store, engine).ended.values()]
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(make) for _ in range(2)]
+    assert [engine.result() for engine in both] == [["finished"] * 6] * 2
+    assert [len(run.sessions) for run in Store("there").runs().values()] == [1] * 6
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are given out on Linux alone")
+def test_a_worker_keeps_to_its_cores() -> None:
+    core = max(os.sched_getaffinity(0))
+    worker = Worker({core}, "cpu", threads=1)
+    try:
+        assert os.sched_getaffinity(worker.process.pid) == {core}
+    finally:
+        worker.process.kill()
+        worker.last_words()
+        worker.close()
+
+
+def test_workers_share_the_cores_out_and_are_free_where_these_do_not_suffice() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    assert places(Resources()) == [({core}, "cpu") for core in cores]
+    assert places(Resources(threads=len(cores))) == [(set(cores), "cpu")]
+    assert places(Resources(workers=len(cores) + 1)) == [(set(), "cpu")] * (len(cores) + 1)
+    assert places(Resources(devices=("cuda:0", "cuda:1"))) == [(set(), "cuda:0"), (set(), "cuda:1")]
