@@ -12,6 +12,8 @@ __all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Trai
 
 NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
+    "cifar10-vit": "aimopt.lab.tasks.vision:Cifar10ViT",
+    "cifar100-resnet50": "aimopt.lab.tasks.vision:Cifar100ResNet",
 }
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aimopt.lab.models.vit import ViT
+from aimopt.lab.tasks.classification import classification
 from aimopt.lab.tasks.supervised import Batch, Splits, Supervised
 
 
@@ -49,11 +50,3 @@ class Digits(Supervised):
 
     def measures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return classification(model(batch[0]), batch[1])
-
-
-def classification(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Loss and accuracy over a batch."""
-    return {
-        "loss": nn.functional.cross_entropy(scores, labels),
-        "accuracy": (scores.argmax(1) == labels).double().mean(),
-    }
