@@ -12,6 +12,9 @@ __all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Trai
 
 NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
+    "wikitext103-gpt2": "aimopt.lab.tasks.language:WikitextGPT2",
+    "fineweb-qwen": "aimopt.lab.tasks.language:FinewebQwen",
+    "wikitext2-finetune": "aimopt.lab.tasks.language:WikitextFinetune",
 }
 
 
