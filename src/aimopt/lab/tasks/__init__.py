@@ -14,6 +14,9 @@ NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
     "cifar10-vit": "aimopt.lab.tasks.vision:Cifar10ViT",
     "cifar100-resnet50": "aimopt.lab.tasks.vision:Cifar100ResNet",
+    "wikitext103-gpt2": "aimopt.lab.tasks.language:WikitextGPT2",
+    "fineweb-qwen": "aimopt.lab.tasks.language:FinewebQwen",
+    "wikitext2-finetune": "aimopt.lab.tasks.language:WikitextFinetune",
 }
 
 

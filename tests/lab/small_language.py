@@ -1,0 +1,71 @@
+"""The language tasks, small enough for a test, on the English text that comes with Python: its manual."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import aimopt
+from aimopt.lab.data.extras import language
+from aimopt.lab.tasks import Context
+from aimopt.lab.tasks.language import FinewebQwen, Language, WikitextFinetune, WikitextGPT2
+from aimopt.lab.tasks.tokens import Texts, by_line
+
+MANUAL = [text for _, text in sorted(topics.items())]
+TEXTS = by_line({"train": "\n".join(MANUAL[4:]), "valid": MANUAL[0], "test": MANUAL[3]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallGPT2(WikitextGPT2):
+    def texts(self) -> Texts:
+        return TEXTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallQwen(FinewebQwen):
+    def texts(self) -> Texts:
+        return TEXTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallFinetune(WikitextFinetune):
+    folder: str = ""
+
+    def texts(self) -> Texts:
+        return TEXTS
+
+    def source(self) -> Path:
+        return Path(self.folder)
+
+
+SETTINGS: dict[str, Any] = dict(
+    steps=12,
+    search_steps=6,
+    warmup_steps=2,
+    batch_size=8,
+    micro_batches=4,
+    tokenizer="bpe",
+    vocabulary=512,
+    block=16,
+    training_blocks=256,
+    evaluation_blocks=8,
+)
+SIZE = dict(width=16, layers=2, heads=2)
+GPT2 = SmallGPT2.at("mini", {**SETTINGS, **SIZE, "positions": 16})
+QWEN = SmallQwen.at("mini", {**SETTINGS, **SIZE, "key_value_heads": 1, "hidden": 24})
+
+
+def finetune(folder: Path) -> Language:
+    """The fine-tuning of a small Llama, saved as Hugging Face does."""
+    transformers = language("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return SmallFinetune.at("mini", {**SETTINGS, "folder": str(folder)})
+
+
+def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place: Any) -> Context:
+    """A run of an optimizer with the task's options."""
+    options = task.options(optimizer)
+    return Context(seed=0, build=lambda named: aimopt.create(optimizer, named, lr=lr, **options), **place)

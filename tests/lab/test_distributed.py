@@ -1,0 +1,54 @@
+"""Processes that share a batch learn what one process learns alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import spawn
+
+from aimopt.lab.tasks.language import Language
+from small_language import GPT2, QWEN, context
+
+# One with dropout, by an optimizer that tells the scale of gradients; and one without.
+RUNS: dict[str, tuple[Language, str, float]] = {"gpt2": (GPT2, "SGDM", 0.3), "qwen": (QWEN, "RADAR", 1e-2)}
+
+
+def learn(task: Language, optimizer: str, lr: float, **place: Any) -> dict[str, Any]:
+    training = task.start(context(task, optimizer, lr, **place))
+    curve = torch.stack([training.step(index) for index in range(task.steps)])
+    return {"curve": curve, "weights": dict(training.weights()), "measures": training.evaluate()}
+
+
+def process(rank: int, processes: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=processes
+    )
+    for name, run in RUNS.items():
+        torch.save(learn(*run, rank=rank, processes=processes), Path(folder, f"{name}-{rank}.pt"))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("distributed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIMOPT_CACHE", str(folder / "cache"))
+        spawn(process, (2, str(folder)), nprocs=2)
+        yield folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_learn_as_one(name: str, folder: Path) -> None:
+    first, second = (torch.load(folder / f"{name}-{rank}.pt") for rank in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    alone = learn(*RUNS[name])
+    torch.testing.assert_close(first["curve"], alone["curve"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(first["weights"], alone["weights"], rtol=1e-3, atol=1e-4)
+    assert first["measures"] == pytest.approx(alone["measures"], rel=1e-4)
+
+
+def test_batch_must_be_shared_evenly() -> None:
+    with pytest.raises(ValueError, match="cannot be shared by 3 processes"):
+        QWEN.start(context(QWEN, processes=3))
