@@ -12,6 +12,9 @@ __all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Trai
 
 NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
+    "halfcheetah-sac": "aimopt.lab.tasks.sac:HalfCheetah",
+    "walker2d-sac": "aimopt.lab.tasks.sac:Walker2d",
+    "pendulum-sac": "aimopt.lab.tasks.sac:Pendulum",
 }
 
 
