@@ -17,6 +17,9 @@ NAMED: Mapping[str, str] = {
     "wikitext103-gpt2": "aimopt.lab.tasks.language:WikitextGPT2",
     "fineweb-qwen": "aimopt.lab.tasks.language:FinewebQwen",
     "wikitext2-finetune": "aimopt.lab.tasks.language:WikitextFinetune",
+    "halfcheetah-sac": "aimopt.lab.tasks.sac:HalfCheetah",
+    "walker2d-sac": "aimopt.lab.tasks.sac:Walker2d",
+    "pendulum-sac": "aimopt.lab.tasks.sac:Pendulum",
 }
 
 
