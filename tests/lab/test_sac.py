@@ -23,7 +23,6 @@ from aimopt.lab.tasks.sac import (
     SoftActorCritic,
     SoftActorCriticTraining,
     Walker2d,
-    best_of_last,
     values,
 )
 
@@ -213,11 +212,6 @@ def test_each_part_has_an_optimizer_of_its_own() -> None:
         {"log_temperature"},
     ]
     assert sorted(name for part in names for name in part) == sorted(training.weights())
-
-
-@pytest.mark.parametrize(("returns", "best"), [([5.0], 5.0), ([9.0] + [1.0, 2.0] * 10, 2.0), ([9.0, 1.0], 1.0)])
-def test_best_of_last_looks_at_the_last_tenth(returns: list[float], best: float) -> None:
-    assert best_of_last(returns) == best
 
 
 def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ starts every time, so that two evaluations of a run, and the runs of one seed, d
     training.evaluate()                # {"valid_return": -1216.3, "test_return": -1189.0}
 
 The paper reports a "total average return" and does not say of when. Here `test_return` at the end of training is the
-measure; `best_of_last` makes the other common reading from the evaluations of a run. It plugs optimizers into GOPS and
-names some of its settings; for the rest GOPS's example for MuJoCo decides (the bounds of the standard deviation, the
-first temperature, gradients that are all taken before the first of them is applied).
+measure; the report also gives the other common reading, the best evaluation of the last tenth. It plugs optimizers
+into GOPS and names some of its settings; for the rest GOPS's example for MuJoCo decides (the bounds of the standard
+deviation, the first temperature, gradients that are all taken before the first of them is applied).
 """
 
 import copy
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
+from aimopt.lab.optimizers import load_state
 from aimopt.lab.randomness import derive, generator
 from aimopt.lab.tasks.experience import Episodes, Replay, simulators
 from aimopt.lab.tasks.task import Context, Measure, Task
@@ -134,14 +135,11 @@ class Pendulum(SoftActorCritic):
     """Swing a pendulum up and hold it; not in the paper, but learned within a minute."""
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {**MINI, "steps": 5000, "search_steps": 2500, "evaluate_every": 500}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "mini": {**MINI, "steps": 5000, "search_steps": 2500, "evaluate_every": 500}
+    }
 
     environment: str = "Pendulum-v1"
-
-
-def best_of_last(returns: Sequence[float], share: float = 0.1) -> float:
-    """The best of the last evaluations of a run: of the last tenth, unless told otherwise, and of one at least."""
-    return max(returns[-max(1, round(share * len(returns))) :])
 
 
 class Policy(nn.Module):
@@ -313,7 +311,7 @@ class SoftActorCriticTraining:
         self.agent.load_state_dict(state["agent"])
         self.targets.load_state_dict(state["targets"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            load_state(optimizer, saved)
         self.replay.load_state_dict(state["replay"])
         self.episodes.load_state_dict(state["episodes"])
         self.episode = state["episode"]

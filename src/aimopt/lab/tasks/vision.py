@@ -29,7 +29,7 @@ from aimopt.lab.tasks.supervised import Batch, Splits, Supervised
 Colour = tuple[float, float, float]  # red, green, blue; 1 is full
 
 EPOCH = 45_000 // 128
-MINI = {"batch_size": 64, "log_every": 10, "auto_augment": False}
+MINI = {"log_every": 10, "auto_augment": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +116,11 @@ class Cifar10ViT(Cifar):
         "paper": {},
         "mini": {
             **MINI,
-            "steps": 1200,
-            "search_steps": 600,
-            "evaluate_every": 100,
-            "warmup_steps": 60,
+            "batch_size": 64,
+            "steps": 900,
+            "search_steps": 450,
+            "evaluate_every": 75,
+            "warmup_steps": 45,
             "patch": 8,
             "width": 64,
             "layers": 4,
@@ -169,10 +170,11 @@ class Cifar100ResNet(Cifar):
         "mini": {
             **MINI,
             "lr": 2e-3,
-            "steps": 400,
-            "search_steps": 200,
-            "evaluate_every": 40,
-            "warmup_steps": 20,
+            "batch_size": 32,
+            "steps": 500,
+            "search_steps": 250,
+            "evaluate_every": 50,
+            "warmup_steps": 25,
             "depth": 8,
             "train_per_class": 100,
             "valid_per_class": 10,
