@@ -139,6 +139,6 @@ def test_preparing_leaves_nothing_to_do(task: Language, tmp_path: Path, monkeypa
     monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path))
     task.prepare()
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").iterdir()}
-    checksum = task.data().checksum()
+    checksum = task.data().checksum
     assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").iterdir()}
     assert checksum == task.checksum()

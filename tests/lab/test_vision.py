@@ -52,7 +52,7 @@ def start(task: Cifar) -> Training:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_training_lowers_the_loss(name: str) -> None:
-    training = start(small(name, steps=40, warmup_steps=4, auto_augment=False))
+    training = start(small(name, steps=40, search_steps=40, warmup_steps=4, auto_augment=False))
     before = training.evaluate()["test_loss"]
     for index in range(40):
         training.step(index)

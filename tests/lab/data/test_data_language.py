@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from aimopt.lab import data
@@ -54,7 +53,7 @@ def test_texts_are_read_byte_for_byte(tmp_path: Path) -> None:
 def test_tokenizers_give_the_published_ids(tokenizer: Any, size: int, end: int, ids: dict[str, list[int]]) -> None:
     pytest.importorskip("tokenizers")
     made = tokenizer()
-    assert (len(made), made.end) == (size, end)
+    assert (made.library.get_vocab_size(), made.encode("<|endoftext|>")) == (size, [end])
     assert {words: made.encode(words) for words in ids} == ids
     assert made.encode_all(TEXTS) == [made.encode(words) for words in TEXTS]
     assert [made.decode(made.encode(words)) for words in TEXTS] == TEXTS
@@ -93,35 +92,11 @@ def stories(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data
     )
 
 
-class Letters:
-    """A letter is a token, and nothing ends a document but 0."""
-
-    end = 0
-
-    def __len__(self) -> int:
-        return 256
-
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        return [list(words.encode()) for words in texts]
-
-
 def test_documents_are_fetched_as_they_are_used(stories: Dataset, site: Site) -> None:
     each = documents.each(stories)
     assert [next(each) for _ in range(5)] == [f"one.parquet {i}" for i in range(5)]
     assert [name for name, _ in site.asked] == ["one.parquet"]
     assert next(each) == "two.parquet 0"
-
-
-def test_tokens_are_made_once_and_mapped(stories: Dataset, site: Site) -> None:
-    letters: Any = Letters()
-    stream = b"".join(f"{name} {i}\0".encode() for name in ("one.parquet", "two.parquet") for i in range(5))
-    for _ in range(2):
-        tokens = documents.tokens(stories, letters, 100)
-        assert tokens.dtype == np.int32
-        assert bytes(tokens.astype(np.uint8)) == stream[:100]
-    assert [name for name, _ in site.asked] == ["one.parquet", "two.parquet"]
-    with pytest.raises(ValueError, match=f"stories has {len(stream)} tokens, {1000 - len(stream)} fewer than asked"):
-        documents.tokens(stories, letters, 1000)
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

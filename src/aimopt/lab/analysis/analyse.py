@@ -27,7 +27,7 @@ def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = N
     finals = _final_runs(study, cells)
     return Findings(
         study=study,
-        title=task.title,
+        title=task.title_at(study.scale),
         measure=task.measure,
         score=task.score,
         standings=standings,

@@ -13,7 +13,10 @@ def add_to(subparsers: Subparsers) -> None:
         subparsers, "prepare", "fetch and check the data of tasks", "aimopt prepare digits", _prepare, extra="lab"
     )
     prepare.add_argument(
-        "tasks", nargs="+", metavar="task", help="a task (see `aimopt tasks`), or yours: file.py:Class"
+        "tasks",
+        nargs="+",
+        metavar="task",
+        help="a task (see `aimopt tasks`), yours (file.py:Class), or all: the paper's",
     )
     prepare.add_argument("--scale", default="mini", help="of the task (mini)")
     completion = command(
@@ -50,9 +53,9 @@ def _optimizers(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    from aimopt.lab.tasks import find
+    from aimopt.lab.tasks import find, named
 
-    for name in arguments.tasks:
+    for name in named(arguments.tasks):
         task = find(name).at(arguments.scale)
         task.prepare()
         print(f"{name}: ready, data sha256 {task.checksum()}")

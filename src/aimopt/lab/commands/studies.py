@@ -25,7 +25,10 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     compare.add_argument(
-        "tasks", nargs="+", metavar="task", help="a task (see `aimopt tasks`), or yours: file.py:Class"
+        "tasks",
+        nargs="+",
+        metavar="task",
+        help="a task (see `aimopt tasks`), yours (file.py:Class), or all: the paper's",
     )
     compare.add_argument(
         "--optimizers",
@@ -110,6 +113,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def _compare(arguments: argparse.Namespace) -> int:
     from aimopt.lab import optimizers
     from aimopt.lab.study import compare
+    from aimopt.lab.tasks import named
 
     overrides = _overrides(arguments)
     if arguments.reference is not None:
@@ -118,7 +122,10 @@ def _compare(arguments: argparse.Namespace) -> int:
         overrides["untuned"] = False
     contenders = arguments.optimizers or optimizers.PAPER
     return _carry_out(
-        [compare(task, arguments.scale or SCALE, optimizers=contenders, **overrides) for task in arguments.tasks],
+        [
+            compare(task, arguments.scale or SCALE, optimizers=contenders, **overrides)
+            for task in named(arguments.tasks)
+        ],
         arguments,
     )
 

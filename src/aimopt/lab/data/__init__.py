@@ -11,9 +11,6 @@ one is checked. `AIMOPT_CACHE` names the cache, by default ~/.cache/aimopt. `pri
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aimopt.lab.data import documents, images, models, text, tokenizers
 from aimopt.lab.data.catalogue import CATALOGUE, table
 from aimopt.lab.data.images import Images
@@ -30,7 +27,6 @@ __all__ = [
     "cifar100",
     "enwik8",
     "fineweb",
-    "fineweb_tokens",
     "gpt2",
     "gpt2_tokenizer",
     "prepare",
@@ -70,11 +66,6 @@ def wikitext103() -> dict[str, str]:
 def fineweb() -> Iterator[str]:
     """The documents of FineWeb-Edu's sample of ten billion tokens, in order."""
     return documents.each(documents.FINEWEB)
-
-
-def fineweb_tokens(count: int) -> NDArray[np.int32]:
-    """The first so many Qwen2.5 tokens of them, memory-mapped; <|endoftext|> ends each document."""
-    return documents.tokens(documents.FINEWEB, qwen_tokenizer(), count)
 
 
 def gpt2() -> Path:

@@ -1,23 +1,10 @@
-"""FineWeb-Edu's sample of ten billion tokens: documents as they are wanted, and tokens in one memory-mapped file.
+"""FineWeb-Edu's sample of ten billion tokens: documents as they are wanted."""
 
-for text in each(FINEWEB): …
-tokens(FINEWEB, tokenizer, 1_000_000_000)        # int32, each document ended by the tokenizer's end
-"""
-
-import os
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from aimopt.lab.data.dataset import Dataset, File, Form, as_they_are
 from aimopt.lab.data.extras import language
-from aimopt.lab.data.fetching import SECONDS_BETWEEN_LINES, say
-from aimopt.lab.data.sources import cache_directory, obtain, one_at_a_time
-from aimopt.lab.data.tokenizers import Tokenizer
+from aimopt.lab.data.sources import obtain
 
 DOCUMENTS_AT_ONCE = 1024
 HUB = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
@@ -55,43 +42,9 @@ FINEWEB = Dataset(
 
 def each(dataset: Dataset) -> Iterator[str]:
     """The documents in their order; a file is fetched when the one before it is used up."""
-    for batch in _batches(dataset):
-        yield from batch
-
-
-def tokens(dataset: Dataset, tokenizer: Tokenizer, count: int) -> NDArray[np.int32]:
-    """The first tokens of the documents, made once and kept in the cache."""
-    path = cache_directory() / f"{dataset.name}-tokens" / f"{count}-of-{len(tokenizer)}.int32"
-    if not path.exists():
-        with one_at_a_time(f"{dataset.name}-tokens"):
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _write(dataset, tokenizer, count, path)
-    return np.memmap(path, np.int32, "r")
-
-
-def _batches(dataset: Dataset) -> Iterator[list[str]]:
     (form,) = dataset.forms
     parquet = language("pyarrow.parquet")
     for file in form.files:
         with parquet.ParquetFile(obtain(dataset, file)) as content:
             for batch in content.iter_batches(DOCUMENTS_AT_ONCE, columns=["text"]):
-                yield batch["text"].to_pylist()
-
-
-def _write(dataset: Dataset, tokenizer: Tokenizer, count: int, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        made, left, told = Path(scratch, path.name), count, time.monotonic()
-        with made.open("wb") as file:
-            for batch in _batches(dataset):
-                ids = np.array([i for text in tokenizer.encode_all(batch) for i in (*text, tokenizer.end)], np.int32)
-                ids[:left].tofile(file)
-                left -= min(left, len(ids))
-                if not left:
-                    break
-                if time.monotonic() - told > SECONDS_BETWEEN_LINES:
-                    told = time.monotonic()
-                    say(f"  {(count - left) / 1e6:,.0f} of {count / 1e6:,.0f} million tokens")
-        if left:
-            raise ValueError(f"{dataset.name} has {count - left:,} tokens, {left:,} fewer than asked for")
-        os.replace(made, path)
+                yield from batch["text"].to_pylist()

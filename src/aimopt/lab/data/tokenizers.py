@@ -2,7 +2,6 @@
 
 tokenizer = gpt2(folder)
 tokenizer.encode("Hello world")        # [15496, 995]
-tokenizer.end                          # 50256, between documents
 """
 
 from collections.abc import Sequence
@@ -32,14 +31,6 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         return self.library.decode(ids, skip_special_tokens=False)
-
-    @property
-    def end(self) -> int:
-        """The id that ends a document."""
-        return self.library.token_to_id(END)
-
-    def __len__(self) -> int:
-        return self.library.get_vocab_size()
 
 
 def gpt2(folder: Path) -> Tokenizer:

@@ -1,14 +1,14 @@
-"""The tasks by name. A user's own is named by its place: `file.py:Class` or `package.module:Class`."""
+"""The tasks by name, `all` for those of the paper. A user's own is named by its place: `file.py:Class`."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aimopt.lab.references import load
 from aimopt.lab.tasks.supervised import Splits, Supervised
 from aimopt.lab.tasks.task import Better, Context, Measure, Task, Training
 
-__all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Training", "available", "find"]
+__all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Training", "available", "find", "named"]
 
 NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
@@ -21,11 +21,17 @@ NAMED: Mapping[str, str] = {
     "walker2d-sac": "aimopt.lab.tasks.sac:Walker2d",
     "pendulum-sac": "aimopt.lab.tasks.sac:Pendulum",
 }
+PAPER = tuple(name for name in NAMED if name not in ("digits", "pendulum-sac"))
 
 
 def available() -> list[str]:
     """The names of the tasks that come with the package."""
     return list(NAMED)
+
+
+def named(names: Iterable[str]) -> list[str]:
+    """The names, once each, with the paper's tasks in the place of `all`."""
+    return list(dict.fromkeys(name for given in names for name in (PAPER if given == "all" else (given,))))
 
 
 def find(name: str) -> type[Task]:

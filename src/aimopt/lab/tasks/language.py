@@ -87,6 +87,7 @@ class WikitextGPT2(Language):
     """
 
     title: ClassVar[str] = "WikiText-103, GPT-2"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "WikiText-2, small GPT-2"}
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
         "RADAR": (22.4963, 0.0933),
         "RAD": (26.0321, 0.0331),
@@ -168,6 +169,7 @@ class FinewebQwen(Language):
     """
 
     title: ClassVar[str] = "FineWeb-Edu, Qwen2.5-0.5B"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "enwik8, small Qwen2"}
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
         "RADAR": (30.3029, 0.2812),
         "RAD": (30.8392, 0.7031),
@@ -269,6 +271,7 @@ class WikitextFinetune(Language):
     """
 
     title: ClassVar[str] = "WikiText-2 fine-tuning, GPT-2"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "WikiText-2 fine-tuning, stories15M"}
     score: ClassVar[Measure] = Measure("valid_perplexity", "validation perplexity")
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
         "RADAR": (21.5358, 0.0082),

@@ -95,6 +95,7 @@ class HalfCheetah(SoftActorCritic):
     """Run forward on two legs; 1,000 steps an episode, always."""
 
     title: ClassVar[str] = "HalfCheetah-v4, SAC"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "HalfCheetah-v4, short SAC"}
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": PAPER}
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
         "RADAR": (9569, 926),
@@ -115,6 +116,7 @@ class Walker2d(SoftActorCritic):
     """Walk forward without falling; at most 1,000 steps an episode."""
 
     title: ClassVar[str] = "Walker2d-v4, SAC"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "Walker2d-v4, short SAC"}
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": PAPER}
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
         "RADAR": (3580, 282),

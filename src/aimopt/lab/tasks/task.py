@@ -87,7 +87,8 @@ class Training(Protocol):
 class Task(ABC):
     """A task; its fields are its settings."""
 
-    title: ClassVar[str]  # as a table calls it
+    title: ClassVar[str]  # as a table calls it,
+    titles: ClassVar[Mapping[str, str]] = {}  # unless a scale is called otherwise
     score: ClassVar[Measure]  # what the learning-rate search goes by; never of test data
     measure: ClassVar[Measure]  # what is reported
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {}}
@@ -117,6 +118,11 @@ class Task(ABC):
         for name, value in (settings or {}).items():
             _check_kind(name, value, getattr(usual, name))
         return dataclasses.replace(usual, **(settings or {}))
+
+    @classmethod
+    def title_at(cls, scale: str) -> str:
+        """What a table calls the task at a scale."""
+        return cls.titles.get(scale, cls.title)
 
     def options(self, optimizer: str) -> dict[str, Any]:
         """The options an optimizer is given on this task unless a study says otherwise."""

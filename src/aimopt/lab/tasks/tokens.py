@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from aimopt.lab import data
 from aimopt.lab.data.extras import language
+from aimopt.lab.data.fetching import SECONDS_BETWEEN_LINES, say
 from aimopt.lab.data.sources import one_at_a_time
 
 Pieces = Callable[[], Iterable[str]]  # called anew for every pass
@@ -145,11 +146,11 @@ def blocks(pieces: Pieces, encoder: Encoder, length: int, at_most: int | None = 
     """The blocks of a text, or the first so many; tokenized once and mapped from disk."""
     wanted = None if at_most is None else at_most * length
     key = digest([encoder.name, str(wanted), *beginning(pieces(), TOLD_BY)])
-    path = kept(f"{key}.npy", lambda path: np.save(path, tokenize(pieces(), encoder.tokenizer, wanted)))
-    tokens = np.load(path, mmap_mode="c")
-    if len(tokens) < length:
-        raise ValueError(f"{len(tokens)} tokens do not fill a block of {length}; give more text or a smaller block")
-    return torch.from_numpy(tokens[: len(tokens) // length * length].reshape(-1, length))
+    path = kept(f"{key}.int32", lambda path: tokenize(pieces(), encoder.tokenizer, wanted, path))
+    count = path.stat().st_size // np.dtype(np.int32).itemsize
+    if count < length:
+        raise ValueError(f"{count} tokens do not fill a block of {length}; give more text or a smaller block")
+    return torch.from_numpy(np.memmap(path, np.int32, "c", shape=(count // length, length)))
 
 
 def spread(rows: Tensor, count: int | None) -> Tensor:
@@ -159,15 +160,17 @@ def spread(rows: Tensor, count: int | None) -> Tensor:
     return rows[torch.arange(count) * len(rows) // count]
 
 
-def tokenize(pieces: Iterable[str], tokenizer: data.Tokenizer, wanted: int | None) -> NDArray[np.int32]:
-    """The tokens of the pieces, or the first so many; 32 bits, for Qwen's."""
-    arrays, count, rest = [np.empty(0, np.int32)], 0, iter(pieces)
-    while batch := list(itertools.islice(rest, AT_ONCE)):
-        arrays += [np.asarray(ids, np.int32) for ids in tokenizer.encode_all(batch)]
-        count += sum(map(len, arrays[-len(batch) :]))
-        if wanted is not None and count >= wanted:
-            break
-    return np.concatenate(arrays)[:wanted]
+def tokenize(pieces: Iterable[str], tokenizer: data.Tokenizer, wanted: int | None, path: Path) -> None:
+    """Write the tokens of the pieces, or the first so many; 32 bits, for Qwen's."""
+    count, rest, told = 0, iter(pieces), time.monotonic()
+    with path.open("wb") as file:
+        while (wanted is None or count < wanted) and (batch := list(itertools.islice(rest, AT_ONCE))):
+            ids = np.fromiter(itertools.chain.from_iterable(tokenizer.encode_all(batch)), np.int32)
+            ids[: None if wanted is None else wanted - count].tofile(file)
+            count += len(ids)
+            if time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                say(f"  {count / 1e6:,.0f} million tokens" + (f" of {wanted / 1e6:,.0f}" if wanted else ""))
 
 
 def beginning(pieces: Iterable[str], characters: int) -> Iterator[str]:

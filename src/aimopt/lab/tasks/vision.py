@@ -100,6 +100,7 @@ class Cifar10ViT(Cifar):
     """CIFAR-10 and the vision transformer with 6,268,810 parameters."""
 
     title: ClassVar[str] = "CIFAR-10, ViT (6.3M)"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-10 subset, small ViT"}
     channel_means: ClassVar[Colour] = (0.4914, 0.4822, 0.4465)
     channel_deviations: ClassVar[Colour] = (0.2470, 0.2435, 0.2616)
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
@@ -153,6 +154,7 @@ class Cifar100ResNet(Cifar):
     """CIFAR-100 and ResNet-50 with 23,705,252 parameters; other depths are those of `small_resnet`."""
 
     title: ClassVar[str] = "CIFAR-100, ResNet-50"
+    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100 subset, ResNet-8"}
     channel_means: ClassVar[Colour] = (0.5071, 0.4867, 0.4408)
     channel_deviations: ClassVar[Colour] = (0.2675, 0.2565, 0.2761)
     published: ClassVar[Mapping[str, tuple[float, float]]] = {
