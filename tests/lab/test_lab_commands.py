@@ -13,6 +13,8 @@ import pytest
 
 from aimopt.cli import main
 from aimopt.lab.store import Store
+from aimopt.lab.study import compare
+from aimopt.lab.tasks import named
 from short import SHORT
 
 SETTINGS = [f"--set={name}={value}" for name, value in SHORT.items()]
@@ -186,6 +188,26 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"RADAR +paper", capsys.readouterr().out)
     assert main(["prepare", "digits"]) == 0
     assert "digits: ready, data sha256" in capsys.readouterr().out
+
+
+def test_preparing_goes_on_after_what_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path))
+    monkeypatch.delenv("AIMOPT_DATA", raising=False)
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody is there
+    assert main(["prepare", "cifar100-resnet50", "digits"]) == 1
+    said = capsys.readouterr()
+    assert "cifar100-resnet50: cifar100 could not be had" in said.err
+    assert "set AIMOPT_DATA=DIRECTORY" in said.err
+    assert "digits: ready" in said.out
+
+
+@pytest.mark.parametrize("scale", ["mini", "paper"])
+def test_all_are_the_seven_settings_of_the_paper(scale: str) -> None:
+    settings = [compare(name, scale) for name in named(["all", "all"])]
+    assert len(settings) == 7
+    assert all(set(study.make_task().published) == {c.label for c in study.contenders} for study in settings)
 
 
 def test_completion_is_valid_shell(capsys: pytest.CaptureFixture[str]) -> None:

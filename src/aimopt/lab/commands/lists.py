@@ -1,6 +1,7 @@
 """`aimopt tasks`, `aimopt optimizers`, `aimopt prepare` and `aimopt completion`: what there could be."""
 
 import argparse
+import sys
 
 from aimopt.commands import Subparsers, command
 
@@ -52,13 +53,19 @@ def _optimizers(arguments: argparse.Namespace) -> None:
     print("\nAny torch optimizer is named by its place: torch.optim:Adagrad, or file.py:Class")
 
 
-def _prepare(arguments: argparse.Namespace) -> None:
+def _prepare(arguments: argparse.Namespace) -> int:
     from aimopt.lab.tasks import find, named
 
-    for name in named(arguments.tasks):
-        task = find(name).at(arguments.scale)
-        task.prepare()
-        print(f"{name}: ready, data sha256 {task.checksum()}")
+    tasks = {name: find(name).at(arguments.scale) for name in named(arguments.tasks)}
+    missing = 0
+    for name, task in tasks.items():
+        try:
+            task.prepare()
+            print(f"{name}: ready, data sha256 {task.checksum()}", flush=True)
+        except (OSError, ImportError) as error:  # the others may be had
+            missing += 1
+            print(f"{name}: {error}", file=sys.stderr)
+    return 1 if missing else 0
 
 
 def _completion(arguments: argparse.Namespace) -> None:
