@@ -74,7 +74,7 @@ class SoftActorCritic(Task):
 
 PAPER: Mapping[str, Any] = {"seeds": tuple(range(10))}
 
-# A hundredth of the budget and less, and networks that a processor trains in a minute; they take a larger learning rate.
+# A hundredth of the budget, and networks that a processor trains in a minute; they take a larger learning rate.
 MINI: Mapping[str, Any] = {
     "lr": 3e-3,
     "steps": 8000,
