@@ -5,7 +5,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import aimopt
+from aimopt.lab import optimizers
 from aimopt.lab.data.extras import language
 from aimopt.lab.tasks import Context
 from aimopt.lab.tasks.language import FinewebQwen, Language, WikitextFinetune, WikitextGPT2
@@ -49,6 +49,7 @@ SETTINGS: dict[str, Any] = dict(
     block=16,
     training_blocks=256,
     evaluation_blocks=8,
+    evaluation_batch_size=3,
 )
 SIZE = dict(width=16, layers=2, heads=2)
 GPT2 = SmallGPT2.at("mini", {**SETTINGS, **SIZE, "positions": 16})
@@ -67,5 +68,5 @@ def finetune(folder: Path) -> Language:
 
 def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place: Any) -> Context:
     """A run of an optimizer with the task's options."""
-    options = task.options(optimizer)
-    return Context(seed=0, build=lambda named: aimopt.create(optimizer, named, lr=lr, **options), **place)
+    options = optimizers.resolved(optimizer, task.options(optimizer), {})
+    return Context(seed=0, build=lambda named: optimizers.make(optimizer, named, lr=lr, options=options), **place)

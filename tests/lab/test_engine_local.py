@@ -115,3 +115,9 @@ def test_workers_share_the_cores_out_and_are_free_where_these_do_not_suffice() -
     assert places(Resources(threads=len(cores))) == [(set(cores), "cpu")]
     assert places(Resources(workers=len(cores) + 1)) == [(set(), "cpu")] * (len(cores) + 1)
     assert places(Resources(devices=("cuda:0", "cuda:1"))) == [(set(), "cuda:0"), (set(), "cuda:1")]
+
+
+def test_processes_of_a_run_cannot_share_a_gpu() -> None:
+    with pytest.raises(ValueError, match="4 processes of a run cannot share cuda:0; give the device cuda"):
+        Resources(devices=("cuda:0", "cuda:1"), processes=4)
+    assert Resources(devices=("cuda",), processes=4).devices == ("cuda",)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 import aimopt
+from aimopt.lab import optimizers
 from aimopt.lab.randomness import derive, generator
 from aimopt.lab.tasks import Context, find
 from aimopt.lab.tasks.experience import Episodes, Replay
@@ -34,9 +35,9 @@ TASKS = [Pendulum, HalfCheetah, Walker2d]
 
 
 def begin(task: SoftActorCritic, seed: int = 0, optimizer: str = "RADAR", lr: float | None = None) -> Any:
-    options = task.options(optimizer)
+    options = optimizers.resolved(optimizer, task.options(optimizer), {})
     rate = task.lr if lr is None else lr
-    build = lambda named: aimopt.create(optimizer, named, lr=rate, **options)  # noqa: E731
+    build = lambda named: optimizers.make(optimizer, named, lr=rate, options=options)  # noqa: E731
     return SoftActorCriticTraining(task, Context(seed=seed, build=build))
 
 
@@ -191,15 +192,12 @@ def test_a_diverged_policy_has_no_return(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())  # MuJoCo writes what it complains of into the current folder
 
 
-def test_settings_are_the_papers() -> None:
+def test_the_networks_are_the_papers() -> None:
     task = find("halfcheetah-sac").at("paper")
     assert isinstance(task, HalfCheetah)
     with torch.device("meta"):
         counts = [sum(p.numel() for _, p in part) for part in Agent(task, 17, 6).parts()]
     assert counts == [72_193, 72_193, 73_484, 1]
-    assert (task.seeds, task.grid, task.measure.better) == (tuple(range(10)), (1.0,), "higher")
-    assert task.options("RADAR")["gamma"] == 0.01
-    assert "gamma" not in task.options("AdamW")
 
 
 def test_each_part_has_an_optimizer_of_its_own() -> None:

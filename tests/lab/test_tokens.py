@@ -23,10 +23,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_blocks_are_the_text_without_empty_lines() -> None:
     encoder = tokens.byte_pairs(TRAIN, 512)
     blocks = tokens.blocks(TRAIN, encoder, 16)
-    text = "".join(TRAIN())
+    text = "".join(TRAIN.read())
     assert "\n\n" not in text
     assert blocks.dtype == torch.int32
-    ids = [token for line in TRAIN() for token in encoder.tokenizer.encode(line)]
+    ids = [token for line in TRAIN.read() for token in encoder.tokenizer.encode(line)]
     assert blocks.flatten().tolist() == ids[: len(ids) // 16 * 16]
     assert int(blocks.max()) == 511
 
@@ -36,7 +36,7 @@ def test_learned_tokenizer_loses_no_byte_and_is_learned_alike(tmp_path: Path) ->
     for name in ("first", "second"):
         tokens.learn(text, 512, tmp_path / name)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-    tokenizer = tokens.byte_pairs(lambda: text, 512).tokenizer
+    tokenizer = tokens.byte_pairs(tokens.Pieces("text", lambda: text), 512).tokenizer
     strange = "\tÅngström 東京 🙂 \n"
     names = [tokenizer.library.id_to_token(token) for token in tokenizer.encode(strange)]
     assert ByteLevel().decode(names) == strange
@@ -59,26 +59,34 @@ def test_text_is_tokenized_once(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(path.suffix for path in cache.iterdir()) == [".int32", ".json"]
 
 
-def test_first_blocks_need_no_more_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_blocks_need_no_more_of_the_text() -> None:
     encoder = tokens.byte_pairs(TRAIN, 512)
     taken = []
 
     def some() -> Iterator[str]:
-        for line in TRAIN():
+        for line in TRAIN.read():
             taken.append(line)
             yield line
 
-    monkeypatch.setattr(tokens, "TOLD_BY", 100)
-    few = tokens.blocks(some, encoder, 16, at_most=5)
+    few = tokens.blocks(tokens.Pieces("some", some), encoder, 16, at_most=5)
     assert few.shape == (5, 16)
     assert torch.equal(few, tokens.blocks(TRAIN, encoder, 16)[:5])
-    assert len(taken) < len(list(TRAIN())) / 10
+    assert len(taken) < len(list(TRAIN.read())) / 10
 
 
 def test_short_text_is_refused() -> None:
     encoder = tokens.byte_pairs(TRAIN, 512)
     with pytest.raises(ValueError, match="do not fill a block of 64"):
-        tokens.blocks(lambda: ["a few words"], encoder, 64)
+        tokens.blocks(tokens.Pieces("few", lambda: ["a few words"]), encoder, 64)
+
+
+def test_texts_that_only_begin_alike_are_told_apart() -> None:
+    encoder = tokens.byte_pairs(TRAIN, 512)
+    text = "\n".join(MANUAL)
+    made = [tokens.by_line(dict.fromkeys(tokens.SPLITS, text + end))["train"] for end in ("one", "two")]
+    first, second = (tokens.blocks(pieces, encoder, 1) for pieces in made)
+    assert torch.equal(first[:10_000], second[:10_000])
+    assert not torch.equal(first, second)
 
 
 def test_interrupted_work_leaves_nothing(cache: Path) -> None:
@@ -99,7 +107,7 @@ def test_evaluation_blocks_are_spread_over_the_text() -> None:
 
 
 def test_documents_are_held_out_by_their_text() -> None:
-    documents = [f"{number} {line}" for number, line in enumerate(TRAIN())]
+    documents = [f"{number} {line}" for number, line in enumerate(TRAIN.read())]
     counts = Counter(map(tokens.share, documents))
     assert counts.keys() == set(tokens.SPLITS)
     for split in ("valid", "test"):

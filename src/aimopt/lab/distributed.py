@@ -18,13 +18,15 @@ class World:
     size: int = 1
 
     @classmethod
-    def joined(cls) -> "World":
-        """The processes that torchrun started with this one."""
+    def joined(cls, device: str) -> "World":
+        """The processes that torchrun started with this one, each on a device of its own if they are GPUs."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1 or not torch.distributed.is_torchelastic_launched():
             return cls()
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            if device == "cuda":
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
         return cls(torch.distributed.get_rank(), size)
 
     def device(self, device: str) -> torch.device:

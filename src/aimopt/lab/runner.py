@@ -48,7 +48,7 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Train a run to its end, unless it is there already. What goes wrong with it is its result, with the reason."""
-    world = World.joined()
+    world = World.joined(device)
     work, over = _claim(config, store) if world.rank == 0 else (store.spectate(config), None)
     over = world.agree(over)
     if over is not None:

@@ -162,7 +162,7 @@ class Work:
         """Save where to resume; the first time, see whether it could be."""
         content = _packed(state)
         if not self._saved:
-            torch.load(BytesIO(content), weights_only=True)
+            torch.load(BytesIO(content), weights_only=True, map_location="cpu")
             self._saved = True
         self._write("checkpoint.pt", content)
 

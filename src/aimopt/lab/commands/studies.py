@@ -79,9 +79,9 @@ def add_to(subparsers: Subparsers) -> None:
 
 def _add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--grid", nargs="+", type=float, metavar="X", help="learning rates, in units of η₀ (0.1 0.5 1 5 10)"
+        "--grid", nargs="+", type=float, metavar="X", help="learning rates, in units of η₀ (the task's: 0.1 0.5 1 5 10)"
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="final seeds (0 1 2 3 4)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="final seeds (the task's: 0 1 2 3 4)")
     parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
     parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
     parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (STORE/report)")

@@ -12,10 +12,11 @@
 
 A form is some files and a function that reads the parts from them. Where a file comes from is its `origin`: a URL,
 `npm:package@version`, `pypi:package==version`, or nothing for a file that only a user can bring. What the parts must be
-does not depend on the form, so that every source gives the same data.
+does not depend on the form, so that every source gives the same data; where no checksum says so, it is said there why.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ class File:
             raise ValueError(f"{self.name} has {size:,} bytes instead of {self.size:,}")
         if self.sha256 and (found := checksum(content)) != self.sha256:
             raise ValueError(f"{self.name} has sha256 {found} instead of {self.sha256}")
+        if not self.sha256 and self.name.endswith(".json"):  # not, say, a page that asks to log in
+            json.loads(content.read_bytes() if isinstance(content, Path) else bytes(content))
 
     def described(self) -> str:
         """The name, the checksum or size if known, and how to get it."""

@@ -33,6 +33,14 @@ class Resources:
     keep_weights: bool = False
     slurm: dict[str, Any] = field(default_factory=dict)  # what submitit is told: partition, time, …
 
+    def __post_init__(self) -> None:
+        numbered = [device for device in self.devices if ":" in device]
+        if self.processes > 1 and numbered:
+            raise ValueError(
+                f"{self.processes} processes of a run cannot share {numbered[0]}; "
+                "give the device cuda, and each takes a GPU of its own"
+            )
+
 
 class Ended(NamedTuple):
     """A run that an engine is done with. `reason` is for a failure that the store knows nothing of."""

@@ -57,12 +57,12 @@ class SoftActorCritic(Task):
     target_rate: float = 0.005  # τ: how fast the target critics follow
     log_std: tuple[float, float] = (-20.0, 0.5)  # the bounds for the policy's; Haarnoja et al. end at 2
     temperature: float = math.e  # at the start; stable-baselines3 has 1
+    gamma: float = 0.01  # RADAR's
     weight_decay: float = 0.0  # the paper does not say; decay would pull the temperature to 1
     evaluation_episodes: int = 10  # for the search, and as many others for the report
 
     def options(self, optimizer: str) -> dict[str, Any]:
-        gamma = {"gamma": 0.01} if optimizer.lower() == "radar" else {}
-        return {"weight_decay": self.weight_decay, **gamma}
+        return {"weight_decay": self.weight_decay, "gamma": self.gamma}
 
     def checksum(self) -> str:
         gymnasium, mujoco = simulators()
@@ -138,7 +138,7 @@ class Pendulum(SoftActorCritic):
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "mini": {**MINI, "steps": 5000, "search_steps": 2500, "evaluate_every": 500}
+        "mini": {**MINI, "steps": 5000, "search_steps": 2500, "evaluate_every": 250}
     }
 
     environment: str = "Pendulum-v1"

@@ -67,7 +67,7 @@ class Supervised(Task):
     micro_batches: int = 1  # a batch is taken in so many parts, whose gradients add up; processes share them
     evaluation_batch_size: int = 512
     warmup_steps: int = 0
-    last_lr: float = 0.0  # where the cosine ends
+    last_lr: float = 0.0  # where the cosine ends, unless it begins lower
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of the gradient
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -102,7 +102,8 @@ class Supervised(Task):
         if index < self.warmup_steps:
             return peak * (index + 1) / self.warmup_steps
         done = (index - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        return self.last_lr + (peak - self.last_lr) * (1 + math.cos(math.pi * done)) / 2
+        last = min(peak, self.last_lr)
+        return last + (peak - last) * (1 + math.cos(math.pi * done)) / 2
 
     def options(self, optimizer: str) -> dict[str, Any]:
         return {"weight_decay": self.weight_decay}
@@ -219,14 +220,25 @@ class SupervisedTraining:
             with self._autocast():
                 measured = self.task.measures(self.model, batch)
             for name, value in measured.items():
-                totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu() * len(
-                    batch[0]
-                )
-        return {name: (total / len(split[0])).item() for name, total in totals.items()}
+                total = value.double() * len(batch[0])
+                totals[name] = totals[name] + total if name in totals else total
+        shares = self._told({name: total.item() for name, total in totals.items()})
+        names = dict.fromkeys(name for share in shares for name in share)
+        return {name: sum(share.get(name, 0.0) for share in shares) / len(split[0]) for name in names}
 
     def _pieces(self, split: Batch) -> Iterator[Batch]:
-        for pieces in zip(*(tensor.split(self.task.evaluation_batch_size) for tensor in split), strict=True):
-            yield tuple(piece.to(self.context.device) for piece in pieces)
+        """This process's share of a split."""
+        pieces = list(zip(*(tensor.split(self.task.evaluation_batch_size) for tensor in split), strict=True))
+        for piece in pieces[self.context.rank :: self.context.processes]:
+            yield tuple(tensor.to(self.context.device) for tensor in piece)
+
+    def _told(self, mine: dict[str, float]) -> list[dict[str, float]]:
+        """What each process says."""
+        if self.context.processes == 1:
+            return [mine]
+        shares: list[Any] = [None] * self.context.processes
+        torch.distributed.all_gather_object(shares, mine)
+        return shares
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.task.precision == "float32":

@@ -125,7 +125,7 @@ class Task(ABC):
         return cls.titles.get(scale, cls.title)
 
     def options(self, optimizer: str) -> dict[str, Any]:
-        """The options an optimizer is given on this task unless a study says otherwise."""
+        """The options an optimizer is given on this task, if it has them, unless a study says otherwise."""
         return {}
 
     def __post_init__(self) -> None:

@@ -6,7 +6,8 @@
 
 The pieces of a split are tokenized one by one, run together and cut into blocks; what is left over at the end is
 dropped. That is the convention of Hugging Face's `run_clm` example, except that it drops the rest of every thousand
-lines. Tokens are kept in the cache, under a name made from the tokenizer, the amount asked for and how the text begins.
+lines. Tokens are kept in the cache, under a name made from the text, the tokenizer and the amount asked for; once they
+are there, a text that is known by its name is not read again.
 """
 
 import codecs
@@ -29,15 +30,22 @@ from aimopt.lab.data.extras import language
 from aimopt.lab.data.fetching import SECONDS_BETWEEN_LINES, say
 from aimopt.lab.data.sources import one_at_a_time
 
-Pieces = Callable[[], Iterable[str]]  # called anew for every pass
-Texts = Mapping[str, Pieces]  # by split
 SPLITS = ("train", "valid", "test")
 
 LEARNED_FROM = 10_000_000  # characters that a tokenizer is learned from
-TOLD_BY = 1_000_000  # characters that tell one text from another
 AT_ONCE = 256  # pieces that are tokenized on all cores
 ONE_IN = 100  # of so many documents one may be for validation, and one for the test;
 HELD_OUT = 2000  # so many are
+
+
+class Pieces(NamedTuple):
+    """A text in pieces, and a name that no other text has."""
+
+    name: str
+    read: Callable[[], Iterable[str]]  # called anew for every pass
+
+
+Texts = Mapping[str, Pieces]  # by split
 
 
 def corpus(name: str) -> Texts:
@@ -49,7 +57,7 @@ def corpus(name: str) -> Texts:
 
 def by_line(texts: Mapping[str, str]) -> Texts:
     """The lines of texts, without the empty ones."""
-    return {split: partial(lines, texts[split]) for split in SPLITS}
+    return {split: Pieces(digest([texts[split]]), partial(lines, texts[split])) for split in SPLITS}
 
 
 def lines(text: str) -> list[str]:
@@ -61,7 +69,7 @@ def enwik8() -> Texts:
     """90, 5 and 5 million bytes, as is the custom."""
     raw = data.enwik8()
     parts = {"train": raw[:90_000_000], "valid": raw[90_000_000:95_000_000], "test": raw[95_000_000:]}
-    return {split: partial(decoded, part) for split, part in parts.items()}
+    return {split: Pieces(f"enwik8 {split}", partial(decoded, part)) for split, part in parts.items()}
 
 
 def decoded(raw: bytes, size: int = 10_000) -> Iterator[str]:
@@ -71,10 +79,12 @@ def decoded(raw: bytes, size: int = 10_000) -> Iterator[str]:
 
 def fineweb() -> Texts:
     """Documents, held out by a hash of their text, since there are no splits."""
-    return {split: partial(of_share, data.fineweb, split) for split in SPLITS}
+    (form,) = data.documents.FINEWEB.forms
+    whole = digest([*(file.sha256 for file in form.files), f"{ONE_IN} {HELD_OUT}"])
+    return {split: Pieces(f"{whole} {split}", partial(of_share, data.fineweb, split)) for split in SPLITS}
 
 
-def of_share(documents: Pieces, split: str) -> Iterator[str]:
+def of_share(documents: Callable[[], Iterable[str]], split: str) -> Iterator[str]:
     """The documents of a split."""
     mine = (document for document in documents() if share(document) == split)
     return itertools.islice(mine, None if split == "train" else HELD_OUT)
@@ -88,7 +98,7 @@ def share(document: str) -> str:
 
 def ended(pieces: Pieces, separator: str) -> Pieces:
     """The pieces, each with the separator after it."""
-    return lambda: (piece + separator for piece in pieces())
+    return Pieces(f"{pieces.name}{separator}", lambda: (piece + separator for piece in pieces.read()))
 
 
 CORPORA: Mapping[str, Callable[[], Texts]] = {
@@ -113,7 +123,8 @@ def find_encoder(name: str, training: Pieces, vocabulary: int) -> Encoder:
         return byte_pairs(training, vocabulary)
     if name not in PUBLISHED:
         raise ValueError(f"no tokenizer is called {name!r}; there are bpe, {', '.join(PUBLISHED)}")
-    return Encoder(name, PUBLISHED[name]())
+    tokenizer = PUBLISHED[name]()
+    return Encoder(f"{name}-{digest([tokenizer.library.to_str()])}", tokenizer)
 
 
 PUBLISHED: Mapping[str, Callable[[], data.Tokenizer]] = {
@@ -125,7 +136,7 @@ PUBLISHED: Mapping[str, Callable[[], data.Tokenizer]] = {
 
 def byte_pairs(training: Pieces, vocabulary: int) -> Encoder:
     """A byte-level BPE, learned once from the beginning of a text."""
-    text = list(beginning(training(), LEARNED_FROM))
+    text = list(beginning(training.read(), LEARNED_FROM))
     name = f"bpe{vocabulary}-{digest(text)}"
     path = kept(f"{name}.json", lambda path: learn(text, vocabulary, path))
     return Encoder(name, data.tokenizers.from_file(path))
@@ -145,8 +156,8 @@ def learn(text: list[str], vocabulary: int, path: Path) -> None:
 def blocks(pieces: Pieces, encoder: Encoder, length: int, at_most: int | None = None) -> Tensor:
     """The blocks of a text, or the first so many; tokenized once and mapped from disk."""
     wanted = None if at_most is None else at_most * length
-    key = digest([encoder.name, str(wanted), *beginning(pieces(), TOLD_BY)])
-    path = kept(f"{key}.int32", lambda path: tokenize(pieces(), encoder.tokenizer, wanted, path))
+    key = digest([encoder.name, str(wanted), pieces.name])
+    path = kept(f"{key}.int32", lambda path: tokenize(pieces.read(), encoder.tokenizer, wanted, path))
     count = path.stat().st_size // np.dtype(np.int32).itemsize
     if count < length:
         raise ValueError(f"{count} tokens do not fill a block of {length}; give more text or a smaller block")

@@ -69,6 +69,8 @@ class Cifar(Supervised):
         images = self.images()
         train, test = _places_by_class(images.train_labels), _places_by_class(images.test_labels)
         there, wanted = train.shape[1], self.train_per_class + self.valid_per_class
+        if min(self.train_per_class, self.valid_per_class, self.test_per_class) < 1:
+            raise ValueError("train_per_class, valid_per_class and test_per_class must be at least 1: each has its use")
         if wanted > there or self.test_per_class > test.shape[1]:
             raise ValueError(
                 f"{wanted} images a class for training and search and {self.test_per_class} for test are too many: "
