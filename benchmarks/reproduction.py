@@ -1,0 +1,103 @@
+"""The tables of docs/reproduction.md, from a store: `python benchmarks/reproduction.py results`.
+
+Each setting twice compared, with AdamW and with RADAR, since the paper's claim is that RADAR is ahead of all.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from scipy.stats import spearmanr
+
+from aimopt.lab.analysis import Findings, Standing, analyse
+from aimopt.lab.report import words
+from aimopt.lab.runs import Run
+from aimopt.lab.store import Store
+from aimopt.lab.study import Study
+from aimopt.lab.tasks import PAPER
+
+
+def tables(store: Store) -> Iterator[str]:
+    """The lines of every table, setting by setting, then the ablations, then the heat maps."""
+    runs, studies = store.runs(), store.studies()
+    for name, of_study in (("compare", comparison), ("ablation", ablation), ("sensitivity-ell_ratio-gamma", heat_map)):
+        for study in sorted((s for s in studies if s.name == name), key=lambda s: PAPER.index(s.task)):
+            yield from of_study(study, runs)
+            yield ""
+
+
+def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Every optimizer, the best first: its place here and in the paper, and two verdicts."""
+    found, against_radar = analyse(study, runs), analyse(dataclasses.replace(study, reference="RADAR"), runs)
+    yield f"### {found.title} (`{study.task}`)"
+    yield ""
+    yield f"| | paper | optimizer | rate | {found.measure.label} | at η₀ | against AdamW | against RADAR |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for s in found.ranked:
+        other = against_radar.standing(s.label)
+        cells = (
+            str(s.rank),
+            str(s.published.rank) if s.published else "",
+            s.label,
+            f"{s.lr:g}{', edge' if s.edge else ''}",
+            spread(found, s),
+            words.number(s.untuned_spread.mean, words.decimals_of(found)) if s.untuned_spread else "",
+            verdict(found, s),
+            verdict(against_radar, other),
+        )
+        yield f"| {' | '.join(cells)} |"
+    if not found.progress.complete:
+        return
+    ranks = [(s.rank, s.published.rank) for s in found.ranked if s.published]
+    yield ""
+    correlation = spearmanr(*zip(*ranks, strict=True)).statistic
+    yield f"Spearman's correlation of our ranks with the paper's: {correlation:+.2f}."
+
+
+def ablation(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """RADAR without its parts, at RADAR's rate."""
+    found = analyse(study, runs)
+    yield f"### {found.title}: RADAR without its parts"
+    yield ""
+    yield f"| | {found.measure.label} | against RADAR |"
+    yield "|---|---|---|"
+    for s in found.standings:
+        yield f"| {s.label} | {spread(found, s)} | {verdict(found, s)} |"
+
+
+def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Means over γ and ℓ/η."""
+    found = analyse(study, runs)
+    assert found.sweep is not None
+    ratios, gammas = found.sweep.values
+    yield f"### {found.title}: {found.measure.label} over ℓ/η and γ, {len(study.seeds)} seeds"
+    yield ""
+    yield f"| | {' | '.join(f'γ = {gamma:g}' for gamma in gammas)} |"
+    yield f"|---|{'---|' * len(gammas)}"
+    for ratio in ratios:
+        standings = [found.standing(found.sweep.labels[ratio, gamma]) for gamma in gammas]
+        yield f"| ℓ = {ratio:g}η | {' | '.join(mean(found, s) for s in standings)} |"
+
+
+def verdict(found: Findings, standing: Standing) -> str:
+    """In a word or two; of the reference, none."""
+    if standing.label == found.study.reference:
+        return ""
+    said = words.verdict(standing.difference)
+    return "cannot tell" if words.is_unsure(said) else said
+
+
+def spread(found: Findings, standing: Standing) -> str:
+    """Mean ± standard deviation."""
+    deviation = standing.spread.std if standing.spread else None
+    return f"{mean(found, standing)} ± {words.number(deviation, words.decimals_of(found))}"
+
+
+def mean(found: Findings, standing: Standing) -> str:
+    """The mean, or that there is none yet."""
+    return words.number(standing.spread.mean if standing.spread else None, words.decimals_of(found))
+
+
+if __name__ == "__main__":
+    print("\n".join(tables(Store(Path(sys.argv[1])))))
