@@ -220,7 +220,12 @@ def test_completion_is_valid_shell(capsys: pytest.CaptureFixture[str]) -> None:
 def begin(*arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "aimopt", *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore Ctrl-C
     )
 
 
