@@ -71,7 +71,8 @@ def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     found = analyse(study, runs)
     assert found.sweep is not None
     ratios, gammas = found.sweep.values
-    yield f"### {found.title}: {found.measure.label} over ℓ/η and γ, {len(study.seeds)} seeds"
+    seeds = f"{len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}"
+    yield f"### {found.title}: {found.measure.label} over ℓ/η and γ, {seeds}"
     yield ""
     yield f"| | {' | '.join(f'γ = {gamma:g}' for gamma in gammas)} |"
     yield f"|---|{'---|' * len(gammas)}"
