@@ -19,12 +19,12 @@ from aimopt.lab.tasks import PAPER
 
 
 def tables(store: Store) -> Iterator[str]:
-    """The lines of every table, setting by setting, then the ablations, then the heat maps."""
-    runs, studies = store.runs(), store.studies()
-    for name, of_study in (("compare", comparison), ("ablation", ablation), ("sensitivity-ell_ratio-gamma", heat_map)):
-        for study in sorted((s for s in studies if s.name == name), key=lambda s: PAPER.index(s.task)):
-            yield from of_study(study, runs)
-            yield ""
+    """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
+    runs = store.runs()
+    for study in sorted(store.studies(), key=lambda s: (s.name != "compare", s.name, PAPER.index(s.task))):
+        form = comparison if study.name == "compare" else heat_map if len(study.axes) == 2 else variants
+        yield from form(study, runs)
+        yield ""
 
 
 def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
@@ -55,10 +55,11 @@ def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     yield f"Spearman's correlation of our ranks with the paper's: {correlation:+.2f}."
 
 
-def ablation(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
-    """RADAR without its parts, at RADAR's rate."""
+def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """RADAR without its parts or over an option, at RADAR's rate."""
     found = analyse(study, runs)
-    yield f"### {found.title}: RADAR without its parts"
+    what = f"over {words.axis_name(study.axes[0])}" if study.axes else "without its parts"
+    yield f"### {found.title}: RADAR {what}"
     yield ""
     yield f"| | {found.measure.label} | against RADAR |"
     yield "|---|---|---|"

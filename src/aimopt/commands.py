@@ -59,7 +59,12 @@ def assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (name.isidentifier() and equals and value):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, such as gamma=0.1, got {text!r}")
+    return name, literal(value)
+
+
+def literal(text: str) -> Any:
+    """What a text says in Python, or else the text itself."""
     try:
-        return name, ast.literal_eval(value)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return name, value
+        return text

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from aimopt.cli import main
+from aimopt.lab import files
 from aimopt.lab.store import Store
-from aimopt.lab.study import compare
+from aimopt.lab.study import Study, compare
 from aimopt.lab.tasks import named
 from short import SHORT
 
@@ -62,6 +63,12 @@ def test_a_sweep_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "digits", "--over=gamma=0,0.1", "--save=study.yaml", *QUICK]) == 0
     assert main(["sweep", "study.yaml", "--no-costs"]) == 0
     assert "gamma=0" in capsys.readouterr().out
+
+
+def test_a_sweep_over_texts() -> None:
+    assert main(["sweep", "digits", "--over=bias_correction=exact,False", "--save=study.toml", *QUICK]) == 0
+    study = Study.from_dict(files.read(Path("study.toml")))
+    assert [c.options.get("bias_correction") for c in study.contenders] == [None, "exact", False]
 
 
 def test_a_task_and_an_optimizer_of_the_users(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ class Claim:
     def take(cls, folder: Path) -> Self | None:
         """Make the next claim, unless the present one is alive."""
         number, holder = _highest_claim(folder)
-        if holder is not None and not _abandoned(folder, number, holder):
+        if _lives(folder, number, holder):
             return None
         token = uuid.uuid4().hex
         sign = {"token": token, "host": _host(), "pid": os.getpid()}
@@ -73,6 +73,11 @@ class Claim:
                 continue  # a network file system may be away for a moment
 
 
+def held(folder: Path) -> bool:
+    """Whether some process has the right to work in a folder, and lives."""
+    return _lives(folder, *_highest_claim(folder))
+
+
 def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:
     numbers = [int(path.suffix[1:]) for path in folder.glob("claim.*") if path.suffix[1:].isdecimal()]
     return (max(numbers), _read_claim(folder, max(numbers)) or {}) if numbers else (0, None)
@@ -87,19 +92,19 @@ def _read_claim(folder: Path, number: int) -> dict[str, Any] | None:
         return {}  # just being written
 
 
-def _abandoned(folder: Path, number: int, holder: Mapping[str, Any]) -> bool:
-    """Whether the holder of a claim is dead, or long silent. The file system's clock decides, not this machine's."""
-    if holder.get("host") == _host() and not _alive(holder["pid"]):
-        return True
+def _lives(folder: Path, number: int, holder: Mapping[str, Any] | None) -> bool:
+    """Whether a claim has a holder, neither dead nor long silent by the file system's clock, not this machine's."""
+    if holder is None or (holder.get("host") == _host() and not _alive(holder["pid"])):
+        return False
     probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
         silent = probe.stat().st_mtime - (folder / f"claim.{number}").stat().st_mtime
     except FileNotFoundError:
-        return False
+        return True
     finally:
         probe.unlink(missing_ok=True)
-    return silent > STALE
+    return silent <= STALE
 
 
 def _alive(pid: int) -> bool:

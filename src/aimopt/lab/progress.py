@@ -62,7 +62,7 @@ class Screen:
 def at_work(now: Situation, store: Store) -> list[Run]:
     """The runs that are being made, with their curves so far."""
     found = (store.run(config) for config in now.open.values())
-    return [run for run in found if run is not None and run.status == "running"]
+    return [run for run in found if run is not None and run.status == "running" and store.at_work(run.config)]
 
 
 def headline(now: Situation, running: list[Run]) -> str:

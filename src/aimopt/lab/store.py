@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from aimopt.lab.claims import Claim
+from aimopt.lab.claims import Claim, held
 from aimopt.lab.config import RunConfig
 from aimopt.lab.overhead import Overhead
 from aimopt.lab.runs import Run, Status
@@ -84,6 +84,10 @@ class Store:
         if reason:
             work.set_aside(self.root / "set-aside", reason)
         return work
+
+    def at_work(self, config: RunConfig) -> bool:
+        """Whether some process works on a run now."""
+        return held(self.folder(config))
 
     def spectate(self, config: RunConfig) -> "Work":
         """A run that another process of the same world writes."""

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aimopt.commands import Subparsers, assignment, command, positive
+from aimopt.commands import Subparsers, assignment, command, literal, positive
 
 if TYPE_CHECKING:
     from aimopt.lab.engines import Resources
@@ -260,4 +260,7 @@ def _check_device(name: str) -> None:
 
 
 def _values(value: Any) -> tuple[Any, ...]:
+    """The values of an option; of texts, too, there may be several: exact,False."""
+    if isinstance(value, str):
+        return tuple(literal(part) for part in value.split(","))
     return value if isinstance(value, tuple) else (value,)
