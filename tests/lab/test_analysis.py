@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 from aimopt.lab.analysis import Findings, across, analyse
 from aimopt.lab.runs import Run
 from odd import Small
-from trained import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of
+from trained import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of, texts
 
 
 def last(label: str, found: Findings) -> list[float]:
@@ -164,6 +164,13 @@ def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:
     assert swept.values == ((0.01, 0.1), (0.1, 0.2))
     assert swept.labels[0.1, 0.2] == "ell_ratio=0.1, gamma=0.2"
     assert swept.default == (0.01, 0.1)
+
+
+def test_a_sweep_over_what_has_no_order_keeps_the_order_it_was_asked_in() -> None:
+    swept = analyse(texts(), runs_of(texts)).sweep
+    assert swept is not None
+    assert swept.values == (("exact", False),)
+    assert swept.default == (True,)
 
 
 def test_tasks_are_put_together_by_the_ranks_of_those_on_all_of_them() -> None:

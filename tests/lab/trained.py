@@ -1,6 +1,7 @@
 """Studies of a few steps on real data, trained once for all tests of a process."""
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -49,6 +50,17 @@ def heat_map() -> Study:
 def one_option() -> Study:
     """RADAR over one of its options."""
     return sensitivity("odd:Small", "demo", {"delta": (0.9, 1.0)}, grid=(1.0,), seeds=(0, 1))
+
+
+def texts() -> Study:
+    """RADAR over an option whose values have no order."""
+    return sensitivity("odd:Small", "demo", {"bias_correction": ("exact", False)}, grid=(1.0,), seeds=(0, 1))
+
+
+def pairs() -> Study:
+    """RADAR over an option that is two numbers, read from a file."""
+    study = sensitivity("odd:Small", "demo", {"betas": ((0.9, 0.99), (0.8, 0.999))}, grid=(1.0,), seeds=(0, 1))
+    return Study.from_dict(json.loads(json.dumps(study.to_dict())))
 
 
 def ablated() -> Study:

@@ -24,6 +24,7 @@ from aimopt.lab.analysis.findings import (
     Sweep,
     Target,
     ToTarget,
+    has_order,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "ToTarget",
     "across",
     "analyse",
+    "has_order",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from aimopt.lab.analysis.audit import audit
 from aimopt.lab.analysis.curves import curves, target_of, to_target
-from aimopt.lab.analysis.findings import Findings, Outcome, Progress, Published, Standing, Sweep
+from aimopt.lab.analysis.findings import Findings, Outcome, Progress, Published, Standing, Sweep, has_order
 from aimopt.lab.analysis.provenance import provenance
 from aimopt.lab.analysis.returns import returns
 from aimopt.lab.config import RunConfig
@@ -155,13 +155,15 @@ def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:
         return None
 
     def place(standing: Standing) -> tuple[Any, ...]:
-        return tuple(standing.options[axis] for axis in study.axes)
+        values = (standing.options[axis] for axis in study.axes)
+        return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
     on_grid = [s for s in standings if set(study.axes) <= set(study.contender(s.label).options)]
     labels = {place(standing): standing.label for standing in on_grid}
-    values = tuple(tuple(sorted({at[i] for at in labels})) for i in range(len(study.axes)))
+    values = [tuple(dict.fromkeys(at[i] for at in labels)) for i in range(len(study.axes))]
+    in_order = tuple(tuple(sorted(axis)) if has_order(axis) else axis for axis in values)
     default = next(standing for standing in standings if standing.label == study.reference)
-    return Sweep(study.axes, values, labels, place(default))
+    return Sweep(study.axes, in_order, labels, place(default))
 
 
 def _progress(cells: Cells, unnamed: int) -> Progress:

@@ -4,7 +4,7 @@ Nothing here is formatted. A value that is not there yet is None; a run that div
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -127,9 +127,14 @@ class Sweep:
     """The contenders of a sensitivity study as a grid over their options."""
 
     axes: tuple[str, ...]
-    values: tuple[tuple[Any, ...], ...]  # of each axis, in order
+    values: tuple[tuple[Any, ...], ...]  # of each axis, in order if they have one
     labels: Mapping[tuple[Any, ...], str]  # the contender at a place
     default: tuple[Any, ...]  # where the reference is; it need not be on the grid
+
+
+def has_order(values: Iterable[Any]) -> bool:
+    """Whether the values of an axis are numbers, not texts or yes and no."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 class Remark(NamedTuple):

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from aimopt.lab.analysis import Findings, Sweep
+from aimopt.lab.analysis import Findings, Sweep, has_order
 from aimopt.lab.report import words
 from aimopt.lab.report.figures.style import ACCENT, CARD, INK, MUTED, WIDTH, Picture, new_figure, plain_ticks, styled
 from aimopt.lab.stats import Spread
@@ -40,7 +40,8 @@ def _curve(found: Findings, swept: Sweep, spreads: dict[tuple[object, ...], Spre
         if spread.diverged:
             note = f"{spread.diverged} of {len(spread.values)} diverged"
             ax.text(i, 0.97, note, transform=ax.get_xaxis_transform(), ha="center", va="top", fontsize=7.5, color=MUTED)
-    ax.plot(*zip(*means, strict=True), color=ACCENT.light, marker="o", linewidth=1.8)
+    line = "solid" if has_order(values) else "none"
+    ax.plot(*zip(*means, strict=True), color=ACCENT.light, marker="o", linewidth=1.8, linestyle=line)
     reference = found.reference.spread
     if reference and math.isfinite(reference.mean):
         ax.axhline(reference.mean, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
@@ -53,7 +54,7 @@ def _curve(found: Findings, swept: Sweep, spreads: dict[tuple[object, ...], Spre
     return Picture(
         "sweep",
         f"{words.sentence(found.measure.label)} over {name}",
-        f"A dot a seed; the line joins their means, the bars are 95 % intervals.{default}",
+        f"A dot a seed, a larger one their mean; the bars are 95 % intervals.{default}",
         f"{found.measure.label} over {name}",
         figure,
     )
@@ -108,4 +109,4 @@ def _scale(means: list[float], lower_is_better: bool) -> Normalize:
 
 
 def _value(value: object) -> str:
-    return words.general(value) if isinstance(value, int | float) else str(value)
+    return words.general(value) if has_order([value]) else str(value)
