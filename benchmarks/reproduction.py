@@ -59,7 +59,7 @@ def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """RADAR without its parts or over an option, at RADAR's rate."""
     found = analyse(study, runs)
     what = f"over {words.axis_name(study.axes[0])}" if study.axes else "without its parts"
-    yield f"### {found.title}: RADAR {what}"
+    yield f"### {found.title}: RADAR {what}, at {found.standings[0].lr:g}"
     yield ""
     yield f"| | {found.measure.label} | against RADAR |"
     yield "|---|---|---|"
@@ -68,18 +68,19 @@ def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
 
 
 def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
-    """Means over γ and ℓ/η."""
+    """Means over two options."""
     found = analyse(study, runs)
     assert found.sweep is not None
-    ratios, gammas = found.sweep.values
+    down, across = (words.axis_name(axis) for axis in study.axes)
+    rows, columns = found.sweep.values
     seeds = f"{len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}"
-    yield f"### {found.title}: {found.measure.label} over ℓ/η and γ, {seeds}"
+    yield f"### {found.title}: {found.measure.label} over {down} and {across}, {seeds}"
     yield ""
-    yield f"| | {' | '.join(f'γ = {gamma:g}' for gamma in gammas)} |"
-    yield f"|---|{'---|' * len(gammas)}"
-    for ratio in ratios:
-        standings = [found.standing(found.sweep.labels[ratio, gamma]) for gamma in gammas]
-        yield f"| ℓ = {ratio:g}η | {' | '.join(mean(found, s) for s in standings)} |"
+    yield f"| | {' | '.join(f'{across} = {column}' for column in columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for row in rows:
+        standings = [found.standing(found.sweep.labels[row, column]) for column in columns]
+        yield f"| {down} = {row} | {' | '.join(mean(found, s) for s in standings)} |"
 
 
 def verdict(found: Findings, standing: Standing) -> str:

@@ -24,7 +24,7 @@ from aimopt.lab.report.forms import latex, markdown
 from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
 from odd import NAME
-from trained import ablated, comparison, findings, heat_map, odd_comparison, one_option, pairs, runs_of, texts
+from trained import ablated, comparison, findings, heat_map, odd_comparison, one_option, pairs, runs_of, texts, unset
 
 LABELS = ("RADAR", "AdamW", "Lion")
 
@@ -124,7 +124,7 @@ def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("make", [one_option, texts, pairs, ablated, heat_map])
+@pytest.mark.parametrize("make", [one_option, texts, pairs, unset, ablated, heat_map])
 def test_a_report_of_damaged_runs_can_be_had(make: Callable[[], Study], share: float, tmp_path: Path) -> None:
     draw = random.Random(0)
     states: list[Status] = ["diverged", "failed", "running"]

@@ -57,6 +57,11 @@ def texts() -> Study:
     return sensitivity("odd:Small", "demo", {"bias_correction": ("exact", False)}, grid=(1.0,), seeds=(0, 1))
 
 
+def unset() -> Study:
+    """RADAR over an option that it usually does without."""
+    return sensitivity("odd:Small", "demo", {"ell": (1e-5, 1e-4)}, grid=(1.0,), seeds=(0, 1))
+
+
 def pairs() -> Study:
     """RADAR over an option that is two numbers, read from a file."""
     study = sensitivity("odd:Small", "demo", {"betas": ((0.9, 0.99), (0.8, 0.999))}, grid=(1.0,), seeds=(0, 1))

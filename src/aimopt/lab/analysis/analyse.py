@@ -155,7 +155,7 @@ def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:
         return None
 
     def place(standing: Standing) -> tuple[Any, ...]:
-        values = (standing.options[axis] for axis in study.axes)
+        values = (standing.options.get(axis) for axis in study.axes)
         return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
     on_grid = [s for s in standings if set(study.axes) <= set(study.contender(s.label).options)]

@@ -129,7 +129,7 @@ class Sweep:
     axes: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]  # of each axis, in order if they have one
     labels: Mapping[tuple[Any, ...], str]  # the contender at a place
-    default: tuple[Any, ...]  # where the reference is; it need not be on the grid
+    default: tuple[Any, ...]  # where the reference is, not necessarily on the grid; None is an option left out
 
 
 def has_order(values: Iterable[Any]) -> bool:

@@ -1,6 +1,7 @@
 """Sensitivity studies: a curve over one option, a heat map over two."""
 
 import math
+from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -50,7 +51,8 @@ def _curve(found: Findings, swept: Sweep, spreads: dict[tuple[object, ...], Spre
     name = words.axis_name(axis)
     ax.set(xlabel=name, ylabel=f"{found.measure.label} {words.ARROWS[found.measure.better]}")
     plain_ticks(ax, "y")
-    default = f" The dashed line is the default, {name} = {_value(swept.default[0])}."
+    usual = "without it" if swept.default[0] is None else f"{name} = {_value(swept.default[0])}"
+    default = f" The dashed line is the default, {usual}."
     return Picture(
         "sweep",
         f"{words.sentence(found.measure.label)} over {name}",
@@ -108,5 +110,5 @@ def _scale(means: list[float], lower_is_better: bool) -> Normalize:
     return Normalize(min(best, end), max(best, end), clip=True)
 
 
-def _value(value: object) -> str:
+def _value(value: Any) -> str:
     return words.general(value) if has_order([value]) else str(value)
