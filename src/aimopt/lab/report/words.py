@@ -14,7 +14,7 @@ from aimopt.lab.stats import Difference
 SUBJECT = "RADAR"
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}
-AXES = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ", "weight_decay": "weight decay"}
+AXES = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -94,7 +94,7 @@ def sentence(text: str) -> str:
 
 def axis_name(option: str) -> str:
     """An option as the paper calls it."""
-    return AXES.get(option, option)
+    return AXES.get(option, option.replace("_", " "))
 
 
 def listed(names: Iterable[str]) -> str:
