@@ -1,10 +1,13 @@
 """Of many processes, one alone works in a folder."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from aimopt.lab import claims
 from aimopt.lab.claims import Claim
@@ -110,3 +113,14 @@ def test_who_was_taken_over_does_not_hold_again_when_the_other_is_done(tmp_path:
     second.release()
     assert not first.holds()
     first.release()
+
+
+def test_on_a_full_disk_another_machine_is_believed_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(tmp_path, claims.STALE + 5)
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "touch", full)
+    assert claims.held(tmp_path)
+    assert Claim.take(tmp_path) is None

@@ -93,7 +93,7 @@ def sentence(text: str) -> str:
 
 
 def axis_name(option: str) -> str:
-    """An option as the paper calls it."""
+    """An option as the paper calls it, or in words."""
     return AXES.get(option, option.replace("_", " "))
 
 
