@@ -357,3 +357,87 @@ def test_loaded_state_takes_the_precision_of_the_model_and_counts_are_made_numbe
         assert reader.state[p]["exp_avg"].dtype == torch.float64
         assert reader.state[p]["step"].dtype.is_floating_point
     advance(reader, double, 1)
+
+
+def damaged(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """A state dict of RADAR with another value at one place."""
+    optimizer, _ = begun(RADAR)
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    place = state_dict
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return state_dict
+
+
+MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "match"),
+    [
+        (("state",), 3, "'state' must be a dict"),
+        (("state",), [], "'state' must be a dict"),
+        (("param_groups",), None, "'param_groups' must be a list of dicts"),
+        (("param_groups",), {}, "'param_groups' must be a list of dicts"),
+        (("param_groups", 0), 7, "'param_groups' must be a list of dicts"),
+        (("param_groups", 0, "params"), None, "must have a list 'params'"),
+        (("param_groups", 0, "params"), [[], {}], "must have a list 'params'"),
+        (("param_groups", 0, "param_names"), ["one"], "'param_names' is \\['one'\\]"),
+        (("param_groups", 0, "betas"), 3, "'betas' of group 0"),
+        (("param_groups", 0, "betas"), ("a", "b"), "beta"),
+        (("param_groups", 0, "lr"), float("nan"), "lr must be a finite number"),
+        (("param_groups", 0, "lr"), None, "lr must be a finite number"),
+        (("param_groups", 0, "weight_decay"), "much", "weight_decay must be a finite number"),
+        (("param_groups", 0, "filter"), "Nobody", "no filter is called 'Nobody'"),
+        (("param_groups", 0, "filter"), [], "filter"),
+        (("param_groups", 0, "gamma"), torch.ones(3), "gamma must be a number"),
+        (("state", 0), [1], "state of parameter 0 must be a dict"),
+        (COUNT, -1, "parameter number 0: the checkpoint's 'step' must be a whole number ≥ 0, got -1"),
+        (COUNT, torch.tensor(-1.0), "'step' must be a whole number ≥ 0"),
+        (COUNT, torch.tensor(float("nan")), "'step' must be a whole number ≥ 0, got nan"),
+        (COUNT, float("inf"), "'step' must be a whole number ≥ 0"),
+        (COUNT, 1.5, "'step' must be a whole number ≥ 0"),
+        (COUNT, torch.ones(3), "'step' must be one real number, got torch.float32 of shape"),
+        (COUNT, torch.ones((), dtype=torch.complex64), "'step' must be one real number"),
+        (COUNT, "ten", "'step' must be one real number, got 'ten'"),
+        (COUNT, True, "'step' must be one real number"),
+        (MOMENT, [0.0], "'exp_avg' must be a tensor, and is a list"),
+        (MOMENT, "x", "'exp_avg' must be a tensor"),
+        (MOMENT, torch.zeros(4, 3).to_sparse(), "'exp_avg' must be an ordinary dense tensor"),
+        (MOMENT, torch.zeros(1).expand(4, 3), "'exp_avg' must be an ordinary dense tensor, and is expanded"),
+        (MOMENT, torch.zeros(4, 3, device="meta"), "ordinary dense tensor, and is on the meta device"),
+        (MOMENT, torch.zeros(4, 3, dtype=torch.complex128), "'exp_avg' must hold real numbers, .* torch.complex128"),
+        (MOMENT, torch.zeros(4, 3, dtype=torch.int64), "'exp_avg' must hold real numbers"),
+        (MOMENT, torch.zeros(3, 4), r"has shape \(4, 3\) and the checkpoint's 'exp_avg' for it \(3, 4\)"),
+    ],
+)
+def test_a_malformed_checkpoint_gets_a_sentence_and_changes_nothing(path: Any, value: Any, match: str) -> None:
+    optimizer, params = begun(RADAR)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=match):
+        optimizer.load_state_dict(damaged(path, value))
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for state, old in zip(after["state"].values(), before["state"].values(), strict=True):
+        assert all(torch.equal(state[name], old[name]) for name in old)
+    advance(optimizer, params, 1)
+
+
+def test_a_real_buffer_is_no_state_of_a_complex_parameter() -> None:
+    params = parameters(((3,),), torch.complex128)
+    optimizer = RADAR(params)
+    advance(optimizer, params, 2)
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    state_dict["state"][0]["exp_avg"] = torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="'exp_avg' must hold complex numbers"):
+        optimizer.load_state_dict(state_dict)
+
+
+def test_the_state_of_pytorch_rad_0_2_0_is_checked_before_it_is_converted() -> None:
+    optimizer, _ = begun(RADAR)
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    state_dict["param_groups"][0]["l"] = 1e-4
+    state_dict["state"][0]["prev_grad"] = "gone"
+    with pytest.raises(ValueError, match="'prev_grad' must be a tensor"):
+        optimizer.load_state_dict(state_dict)

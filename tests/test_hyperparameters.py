@@ -81,7 +81,7 @@ def test_named_parameters_and_create() -> None:
         (dict(lr=float("nan")), "got nan"),
         (dict(lr=float("inf")), "got inf"),
         (dict(lr="1e-3"), "got '1e-3'"),
-        (dict(lr=torch.ones(2)), r"one element, got shape \(2,\)"),
+        (dict(lr=torch.ones(2)), r"1-element, got shape \(2,\)"),
         (dict(weight_decay=-0.1), "weight_decay must be a finite number"),
         (dict(weight_decay=None), "weight_decay must be a finite number"),
         (dict(lr=torch.tensor(-1.0)), "lr must be a finite number ≥ 0, got -1.0"),

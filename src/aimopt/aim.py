@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints
-from aimopt.checks import check_group, check_joint, check_part, parameter_name
+from aimopt.checks import check_group, check_joint, check_part, check_tensor_lr
 from aimopt.components import Correction, Filter, Geometry, Parts
 from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
-from aimopt.gathering import Gathered, begin, buckets
+from aimopt.gathering import Gathered, begin, buckets, parameter_name
 from aimopt.kernels import FusedGroup, reads_found_inf
+from aimopt.memory import Checked, GroupMemory, refuse_unusable
 from aimopt.moves import Attempt, iterate, solve_quadratic
 
 DIRECT = Direct()
@@ -96,6 +97,7 @@ class AIM(Optimizer):
         differentiable: bool = False,
         skip_nonfinite: bool = False,
     ):
+        check_tensor_lr(lr)
         chosen = {"filter": filter, "geometry": geometry, "correction": correction}
         parts = Parts(**{axis: check_part(part, axis) for axis, part in chosen.items()})
         defaults = {
@@ -115,6 +117,8 @@ class AIM(Optimizer):
         }
         self.observers: list[Diagnostics] = []
         self._fused: dict[int, FusedGroup] = {}
+        self._memory: dict[int, GroupMemory] = {}
+        self._begun: list[tuple[Tensor, list[str]]] = []  # what this step has added to the state of parameters
         super().__init__(params, defaults)
 
     def __init_subclass__(cls) -> None:
@@ -168,22 +172,36 @@ class AIM(Optimizer):
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
-            gathered = [self._gather(index, group) for index, group in enumerate(self.param_groups)]
-            for observer in self.observers:
-                observer.begin(len(gathered))
-            if any(g.parts.correction.joint or g.parts.correction.evaluations > 1 for g in gathered):
-                self._step_through(gathered, closure)
+            prepared = self._prepare()
+            if any(group.parts.correction.joint or group.parts.correction.evaluations > 1 for group, _ in prepared):
+                self._step_through([group for group, _ in prepared], closure)
             else:
-                for index, bucket in buckets(self._run_fused(gathered), getattr(self, "grad_scale", None)):
-                    move = bucket.move()
-                    displacement = move.go()
-                    bucket.store_params(move)
-                    bucket.store_state(move)
-                    for observer in self.observers:
-                        observer.record(index, move, displacement)
+                for group, kernel in prepared:
+                    self._step_group(group, kernel)
             for observer in self.observers:
                 observer.end()
             return loss
+
+    def _prepare(self) -> "list[tuple[Gathered, FusedGroup | None]]":
+        """Each group, and the kernel that takes what it can of it. Nothing has changed if this raises."""
+        groups = list(enumerate(self.param_groups))
+        if torch.compiler.is_compiling():
+            return [(self._gather(index, group), None) for index, group in groups]
+        self._begun.clear()
+        try:
+            checked = [self._check(self._gather(index, group)) for index, group in groups]
+            for observer in self.observers:
+                observer.begin(len(checked))
+            return [(group.gathered, self._kernel_for(group)) for group in checked]
+        except BaseException:
+            for p, added in self._begun:
+                kept = {name: value for name, value in self.state.pop(p, {}).items() if name not in added}
+                if kept:
+                    self.state[p] = kept
+            raise
+
+    def _check(self, gathered: Gathered) -> Checked:
+        return self._memory.setdefault(gathered.position, GroupMemory()).check(gathered, type(self).__name__)
 
     def _gather(self, index: int, group: dict[str, Any]) -> Gathered:
         params: list[Tensor] = []
@@ -196,34 +214,37 @@ class AIM(Optimizer):
             ranks = list(range(first, first + len(params)))
         else:
             ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
-        return Gathered(index, group, parts, params, grads, ranks, state)
+        return Gathered(index, first, group, parts, params, grads, ranks, state)
 
-    def _run_fused(self, gathered: list[Gathered]) -> list[Gathered]:
-        """Let the kernels take what they can, and return the rest; where that must be nothing, nothing moves before."""
-        scaling = [getattr(self, name, None) for name in ("grad_scale", "found_inf")]
-        rests, kernels = [], []
-        for some in gathered:
-            rest, group = some, some.group
-            if self._may_fuse(some):
-                kernel = self._fused.setdefault(some.position, FusedGroup())
-                rest = some.only(kernel.reach(*some[1:], scaled=scaling[0] is not None))
-                kernels.append((kernel, group["lr"]))
-                if group["fused"] and rest.params:
-                    place = next(i for i, p in enumerate(group["params"]) if p is rest.params[0])
-                    why = kernel.off or "its memory has gaps, or its state or gradient is of another kind or elsewhere"
-                    raise RuntimeError(
-                        f"fused=True, but no kernel reaches {parameter_name(group, place)} ({why}); leave fused=None"
-                    )
-            rests.append(rest)
-        for kernel, lr in kernels:
-            kernel.run(lr, *scaling)
-        return rests
+    def _kernel_for(self, checked: Checked) -> FusedGroup | None:
+        """The kernel of a group, which has located the parameters that it can step."""
+        gathered = checked.gathered
+        if not self._may_fuse(gathered):
+            return None
+        kernel = self._fused.setdefault(gathered.position, FusedGroup())
+        kernel.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
+        if gathered.group["fused"] and kernel.unreachable:
+            why = kernel.off or "its memory has gaps, or its state or gradient is of another kind or elsewhere"
+            name = gathered.name_of(kernel.unreachable[0])
+            raise RuntimeError(f"fused=True, but no kernel reaches {name} ({why}); leave fused=None")
+        return kernel
 
-    def _may_fuse(self, some: Gathered) -> bool:
-        group = some.group
-        if torch.compiler.is_compiling() or group["differentiable"] or not some.params:
-            return False
-        if any(observer.active for observer in self.observers):
+    def _step_group(self, gathered: Gathered, kernel: FusedGroup | None) -> None:
+        grad_scale = getattr(self, "grad_scale", None)
+        if kernel is not None:
+            kernel.run(gathered.group["lr"], grad_scale, getattr(self, "found_inf", None))
+            gathered = gathered.only(kernel.unreachable)
+        for bucket in buckets(gathered, grad_scale):
+            move = bucket.move()
+            displacement = move.go()
+            bucket.store_params(move)
+            bucket.store_state(move)
+            for observer in self.observers:
+                observer.record(gathered.position, move, displacement)
+
+    def _may_fuse(self, gathered: Gathered) -> bool:
+        group = gathered.group
+        if group["differentiable"] or not gathered.params or any(observer.active for observer in self.observers):
             return False
         return group["fused"] is True or (group["fused"] is None and group["foreach"] is None)
 
@@ -285,9 +306,13 @@ class AIM(Optimizer):
         try:
             tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
         except KeyError:
+            self._begun += [(p, []) for p in params if not self.state[p]]
+            if not compiling:
+                refuse_unusable(Gathered.without_state(group, parts, params, grads), type(self).__name__)
             for p in params:
                 scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
-                begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
+                begun = begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
+                self._begun.append((p, begun))
                 tensors += state_of(self.state[p])
 
     def _refuse_sparse(self, group: dict[str, Any]) -> NoReturn:
@@ -300,6 +325,10 @@ class AIM(Optimizer):
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
             return False
+        for group in self.param_groups:
+            moving = [p for p in group["params"] if p.grad is not None and not p.grad.is_sparse]
+            grads = [p.grad for p in moving]
+            refuse_unusable(Gathered.without_state(group, Parts.from_group(group), moving, grads), type(self).__name__)
         finite: dict[torch.device, list[Tensor]] = {}
         for group in self.param_groups:
             for p in group["params"]:
@@ -325,7 +354,9 @@ class AIM(Optimizer):
         indexed: list[tuple[int, Attempt]] = []
         try:
             indexed += [
-                (index, Attempt(bucket)) for index, bucket in buckets(gathered, getattr(self, "grad_scale", None))
+                (group.position, Attempt(bucket))
+                for group in gathered
+                for bucket in buckets(group, getattr(self, "grad_scale", None))
             ]
             attempts = [attempt for _, attempt in indexed]
             for attempt in attempts:
@@ -374,7 +405,7 @@ class AIM(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("observers", [])
-        self._fused = {}
+        self._fused, self._memory, self._begun = {}, {}, []
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

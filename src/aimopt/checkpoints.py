@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.components import Initial, Parts, scalar_dtype, scalar_one
+from aimopt.components import PREVIOUS_GRADIENT, Initial, Parts, scalar_dtype, scalar_one
 from aimopt.gathering import kept_in
+from aimopt.memory import is_expanded
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")
@@ -39,8 +40,7 @@ def export(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """A state dict of any origin as one of `optimizer`'s own, or a ValueError that names the parameter in the way."""
-    if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
-        raise ValueError("pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'")
+    _check_structure(state_dict)
     ours, saved = optimizer.param_groups, state_dict["param_groups"]
     sizes, saved_sizes = [[len(g["params"]) for g in groups] for groups in (ours, saved)]
     if sizes != saved_sizes:
@@ -53,15 +53,37 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
         check_group({**group, "params": own["params"]})
     state = dict(state_dict["state"])
     for own, theirs, group in zip(ours, saved, groups, strict=True):
-        buffers = Parts.from_group(group).buffers()
         names = own.get("param_names") or theirs.get("param_names") or [f"number {i}" for i in theirs["params"]]
         for p, key, name in zip(own["params"], theirs["params"], names, strict=True):
             if state.get(key):
-                state[key] = _adapt_state(p, state[key], theirs, buffers, f"parameter {name}")
-                for buffer, initial in buffers.items():
-                    if initial is not scalar_one:
-                        state[key][buffer] = state[key][buffer].to(kept_in(p, group))
+                state[key] = _adapt_state(p, state[key], theirs, group, f"parameter {name}")
     return {**state_dict, "state": state, "param_groups": groups}
+
+
+def _check_structure(state_dict: Any) -> None:
+    """Refuse what is not a state dict of any optimizer."""
+    if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
+        raise ValueError("pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'")
+    state, groups = state_dict["state"], state_dict["param_groups"]
+    if not isinstance(state, dict):
+        raise ValueError(f"the checkpoint's 'state' must be a dict, and is a {type(state).__name__}")
+    if not (isinstance(groups, (list, tuple)) and all(isinstance(group, dict) for group in groups)):
+        raise ValueError("the checkpoint's 'param_groups' must be a list of dicts")
+    for i, group in enumerate(groups):
+        params, names = group.get("params"), group.get("param_names")
+        if not (isinstance(params, (list, tuple)) and all(isinstance(key, (int, str)) for key in params)):
+            raise ValueError(
+                f"group {i} of the checkpoint must have a list 'params' of numbers or names, got {params!r}"
+            )
+        if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(params)):
+            raise ValueError(f"group {i} of the checkpoint has {len(params)} 'params', but 'param_names' is {names!r}")
+        if not isinstance(betas := group.get("betas", ()), (list, tuple)):
+            raise ValueError(f"'betas' of group {i} of the checkpoint must be a tuple of numbers, got {betas!r}")
+    for key, saved in state.items():
+        if not isinstance(saved, dict):
+            raise ValueError(
+                f"the checkpoint's state of parameter {key} must be a dict, and is a {type(saved).__name__}"
+            )
 
 
 def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +98,7 @@ def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
             for name, value in theirs.items()
             if (name in own or name in _OF_SCHEDULERS) and name not in (*_PARTS, *_EXECUTION)
         }
-        if _beta_names(own) != (_beta_names(theirs) if "filter" in theirs else _FOREIGN_BETAS.get(len(betas))):
+        if _beta_names(own) != (_beta_names(theirs) if theirs.keys() >= {*_PARTS} else _FOREIGN_BETAS.get(len(betas))):
             adopted.pop("betas", None)
     return {**own, **adopted, "params": theirs["params"]}
 
@@ -87,42 +109,74 @@ def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _adapt_state(
-    p: Tensor, saved: dict[str, Any], group: dict[str, Any], buffers: dict[str, Initial], name: str
+    p: Tensor, saved: dict[str, Any], theirs: dict[str, Any], group: dict[str, Any], name: str
 ) -> dict[str, Any]:
+    buffers = Parts.from_group(group).buffers()
     state = {key: value for key, value in saved.items() if value is not None}
-    if "prev_grad" in state and "prev_grad" not in buffers and "l" in group:
-        state["exp_avg"] = _plain_average(state["exp_avg"], state.pop("prev_grad"), group)
-    if "momentum_buffer" in buffers and not group.get("dampening"):
+    if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in theirs:
+        for key in ("exp_avg", PREVIOUS_GRADIENT):
+            _check_buffer(p, state.get(key), key, name)
+        state["exp_avg"] = _plain_average(state["exp_avg"], state.pop(PREVIOUS_GRADIENT), theirs)
+    if "momentum_buffer" in buffers and not theirs.get("dampening"):
         state.setdefault("step", 1)  # torch.optim.SGD and Muon do not count, and neither does HeavyBall
+    _check_names(p, state, saved, buffers, name)
+    state["step"] = _scalar(state["step"], "step", name)
+    if not (state["step"].is_meta or (float(state["step"]) >= 0 and float(state["step"]).is_integer())):
+        raise ValueError(f"{name}: the checkpoint's 'step' must be a whole number ≥ 0, got {float(state['step'])}")
+    for key, initial in buffers.items():
+        if initial is scalar_one:
+            state[key] = _scalar(state[key], key, name)
+        else:
+            _check_buffer(p, state[key], key, name)
+            state[key] = state[key].to(kept_in(p, group))
+    return state
+
+
+def _check_names(
+    p: Tensor, state: dict[str, Any], saved: dict[str, Any], buffers: dict[str, Initial], name: str
+) -> None:
+    """Refuse the state of an optimizer that keeps less than ours, or something else."""
     missing = [key for key in ("step", *buffers) if key not in state]
-    strange = [
+    known = (*buffers, "step", PREVIOUS_GRADIENT)
+    foreign = [
         key
         for key, value in state.items()
-        if key not in (*buffers, "step", "prev_grad")
-        and isinstance(value, Tensor)
-        and value.shape == p.shape
-        and p.ndim
+        if key not in known and isinstance(value, Tensor) and value.shape == p.shape and p.ndim
     ]
-    if missing or strange:
-        complaint = f"but not {missing[0]!r}" if missing else f"and {strange[0]!r} means nothing here"
+    if missing or foreign:
+        complaint = f"but not {missing[0]!r}" if missing else f"and {foreign[0]!r} means nothing here"
         raise ValueError(
-            f"the checkpoint's state of {name} has {sorted(saved)} {complaint}: "
+            f"the checkpoint's state of {name} has {sorted(map(str, saved))} {complaint}: "
             "it is of an optimizer whose run this one cannot continue"
         )
-    for key, initial in buffers.items():
-        value = state[key]
-        if initial is not scalar_one and value.shape != p.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
-                "is it a checkpoint of another model, or are the parameters in another order?"
-            )
-        if isinstance(value, float):
-            state[key] = torch.tensor(value, dtype=scalar_dtype())
-    if not isinstance(state["step"], Tensor):
-        state["step"] = torch.tensor(float(state["step"]), dtype=scalar_dtype())
-    if not state["step"].is_floating_point():
-        state["step"] = state["step"].to(scalar_dtype())
-    return state
+
+
+def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
+    """Refuse what cannot be a state buffer of a parameter."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name}: the checkpoint's {key!r} must be a tensor, and is a {type(value).__name__}")
+    if value.shape != p.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
+            "is it a checkpoint of another model, or are the parameters in another order?"
+        )
+    kind = "complex" if p.is_complex() else "real"
+    if not (value.is_complex() if p.is_complex() else value.is_floating_point()):
+        raise ValueError(f"{name}: the checkpoint's {key!r} must hold {kind} numbers, and has dtype {value.dtype}")
+    expanded = value.layout == torch.strided and is_expanded(value)
+    if value.layout != torch.strided or expanded or (value.is_meta and not p.is_meta):
+        found = "expanded" if expanded else "on the meta device" if value.is_meta else f"of layout {value.layout}"
+        raise ValueError(f"{name}: the checkpoint's {key!r} must be an ordinary dense tensor, and is {found}")
+
+
+def _scalar(value: Any, key: str, name: str) -> Tensor:
+    """A number of the state, as a tensor."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return torch.tensor(float(value), dtype=scalar_dtype())
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex() or value.dtype == torch.bool:
+        kind = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ValueError(f"{name}: the checkpoint's {key!r} must be one real number, got {kind}")
+    return value.reshape(()) if value.is_floating_point() else value.reshape(()).to(scalar_dtype())
 
 
 def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from aimopt.components import Correction, Filter, Geometry, Parts, is_finite
+from aimopt.gathering import parameter_name
 from aimopt.kernels import why_not
 
 
@@ -25,7 +26,9 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
         )
     check_joint([parts, *map(Parts.from_group, others)])
     if group["fused"] and (reason := why_not(parts, group)):
-        raise ValueError(f"fused=True: {reason}; leave fused=None")
+        # torch's own optimizers call a device without a kernel a RuntimeError.
+        kind = RuntimeError if any(p.is_meta for p in group["params"]) else ValueError
+        raise kind(f"fused=True: {reason}; leave fused=None")
 
 
 def check_joint(of_groups: Sequence[Parts]) -> None:
@@ -38,12 +41,17 @@ def check_joint(of_groups: Sequence[Parts]) -> None:
 def _check_numbers(group: dict[str, Any]) -> None:
     lr = group["lr"]
     if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
+        check_tensor_lr(lr)
         lr = 0.0 if lr.is_meta else lr.item()
     for name, value in (("lr", lr), ("weight_decay", group["weight_decay"])):
         if not is_finite(value) or value < 0:
             raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}")
+
+
+def check_tensor_lr(lr: Any) -> None:
+    """Refuse a learning rate of several numbers; torch's own suite expects its words."""
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
 
 
 def _check_switches(group: dict[str, Any]) -> None:
@@ -77,9 +85,3 @@ def check_part(part: Any, axis: str) -> Any:
     if not isinstance(part, known):
         raise ValueError(f"{axis} must be a {known.__name__}, such as those in aimopt, got {part!r}")
     return part
-
-
-def parameter_name(group: dict[str, Any], i: int) -> str:
-    """How a message calls a parameter."""
-    names = group.get("param_names")
-    return f"parameter {names[i]!r}" if names else f"parameter {i} of its group"

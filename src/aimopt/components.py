@@ -92,7 +92,7 @@ class Component(ABC):
     @classmethod
     def lookup(cls, name: str) -> type[Self]:
         """The component of this axis that is called `name`."""
-        part = cls.registry.get(name)
+        part = cls.registry.get(name) if isinstance(name, str) else None
         if part is not None and not isabstract(part):
             return cast(type[Self], part)
         known = sorted(name for name, part in cls.registry.items() if not isabstract(part))

@@ -1,12 +1,12 @@
 """Gathering: what a step finds of a parameter group, and what of it can move together.
 
     gathered = Gathered(position, group, parts, params, …)                all that has a gradient, for the kernels
-    buckets([gathered])                                                   split for the plain path, step counted
+    buckets(gathered)                                                     split for the plain path, step counted
 
 `begin` makes the state of a parameter that has none yet.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,12 +22,21 @@ class Gathered(NamedTuple):
     """The parameters of a group that have a gradient, and all that a step needs to know of them."""
 
     position: int
+    first_rank: int  # the rank of the group's first parameter, which need not have a gradient
     group: dict[str, Any]
     parts: Parts
     params: list[Tensor]
     grads: list[Tensor]
     ranks: list[int]  # their places among all parameters of the optimizer
     state: list[Tensor]  # of one after the other: its step count, then its buffers
+
+    @classmethod
+    def without_state(
+        cls, group: dict[str, Any], parts: Parts, params: list[Tensor], grads: list[Tensor]
+    ) -> "Gathered":
+        """Parameters of which no state is known, for messages about them."""
+        place = {id(p): i for i, p in enumerate(group["params"])}
+        return cls(0, 0, group, parts, params, grads, [place[id(p)] for p in params], [])
 
     def only(self, indices: Sequence[int]) -> "Gathered":
         """Some of the parameters."""
@@ -41,11 +50,21 @@ class Gathered(NamedTuple):
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
         )
 
+    def name_of(self, i: int) -> str:
+        """How a message calls a parameter."""
+        return parameter_name(self.group, self.ranks[i] - self.first_rank)
+
     def states(self) -> list[State]:
         """The state of each parameter."""
         names = ("step", *self.parts.buffers())
         rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def parameter_name(group: dict[str, Any], i: int) -> str:
+    """How a message calls a parameter."""
+    names = group.get("param_names")
+    return f"parameter {names[i]!r}" if names else f"parameter {i} of its group"
 
 
 def begin(
@@ -55,10 +74,11 @@ def begin(
     buffers: dict[str, Initial],
     scalars: torch.device,
     grad_scale: Tensor | None,
-) -> None:
-    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
-    if state.keys() >= {"step", *buffers}:
-        return
+) -> list[str]:
+    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs; return its names."""
+    lacking = [name for name in ("step", *buffers) if name not in state]
+    if not lacking:
+        return []
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
     assert p.grad is not None
     raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
@@ -73,6 +93,7 @@ def begin(
             state[name] = value.to(scalars)
         else:
             state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(kept_in(p, group))
+    return lacking
 
 
 def kept_in(p: Tensor, group: dict[str, Any]) -> torch.dtype:
@@ -82,15 +103,17 @@ def kept_in(p: Tensor, group: dict[str, Any]) -> torch.dtype:
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
 
-def buckets(gathered: Iterable[Gathered], grad_scale: Tensor | None = None) -> Iterator[tuple[int, Bucket]]:
-    """Count the steps, and split every group into what can move together."""
-    for some in gathered:
-        if some.params:
-            states = some.states()
-            for same, t, many in _alike(some.group, some.params, [state["step"] for state in states]):
-                params, ranks = [some.params[i] for i in same], [some.ranks[i] for i in same]
-                own = [states[i] for i in same]
-                yield some.position, Bucket(some.parts, some.group, params, own, ranks, t, many, grad_scale)
+def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bucket]:
+    """Count the steps, and split a group into what can move together."""
+    if not gathered.params:
+        return
+    states = gathered.states()
+    for same, t, many in _alike(gathered.group, gathered.params, [state["step"] for state in states]):
+        params, grads, ranks = (
+            [column[i] for i in same] for column in (gathered.params, gathered.grads, gathered.ranks)
+        )
+        own = [states[i] for i in same]
+        yield Bucket(gathered.parts, gathered.group, params, grads, own, ranks, t, many, grad_scale)
 
 
 def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:

@@ -91,6 +91,7 @@ class Bucket(NamedTuple):
     parts: Parts
     group: dict[str, Any]
     params: Sequence[Tensor]
+    grads: Sequence[Tensor]  # as gathered; a closure that is called again sets others
     states: Sequence[State]
     ranks: Sequence[int]  # their places among all parameters of the optimizer
     t: Step
@@ -100,16 +101,20 @@ class Bucket(NamedTuple):
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.many else tensors[0]
 
-    def gradient(self) -> Tensor:
-        """The gradient as backward left it, unscaled and in working precision."""
-        g = self._pack([working(torch.zeros_like(p) if p.grad is None else p.grad) for p in self.params])
+    def gradient(self, grads: Sequence[Tensor]) -> Tensor:
+        """Gradients as backward left them, unscaled and in working precision."""
+        g = self._pack([working(grad) for grad in grads])
         return g if self.grad_scale is None else g / self.grad_scale
+
+    def present_gradient(self) -> Tensor:
+        """The gradient that the parameters have now."""
+        return self.gradient([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])
 
     def move(self) -> Move:
         """The step of these parameters, filter and geometry having observed the gradient."""
         p = self._pack([working(p) for p in self.params])
         state = {name: self._pack([working(s[name]) for s in self.states]) for name in self.parts.buffers()}
-        return Move(self.parts, self.group, p, self.gradient(), state, self.t)
+        return Move(self.parts, self.group, p, self.gradient(self.grads), state, self.t)
 
     def store_params(self, move: Move) -> None:
         """Bring the parameters where the move has taken them, if it worked on a copy in higher precision."""
@@ -153,7 +158,7 @@ class Attempt:
 
     def gradient(self) -> Tensor:
         """The gradient at the present point."""
-        return gradient(self.move.p, self.bucket.gradient(), self.move.group)
+        return gradient(self.move.p, self.bucket.present_gradient(), self.move.group)
 
     def place(self, displacement: Tensor) -> None:
         """Put the parameters where this displacement leads from θ."""

@@ -20,7 +20,8 @@ from aimopt import (
 from aimopt.components import Parts
 from aimopt.kernels import gpu, program_of, symbols
 from aimopt.kernels.program import Numbers
-from aimopt.kernels.tables import Surveyor
+from aimopt.kernels.tables import Locator
+from aimopt.memory import GroupMemory
 from driving import NEEDS_MATRICES, advance, assert_same, flat, parameters, push
 from interpreting import (  # noqa: F401 (a fixture)
     PLAIN,
@@ -262,13 +263,12 @@ def test_memory_of_every_kind_is_reached_or_left() -> None:
     params = make()
     for p in params:
         p.grad = torch.zeros_like(p, memory_format=torch.contiguous_format)
-    program = program_for(AdamW(params))
-    surveyor = Surveyor(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE)
-    state = [x for p in params for x in (torch.zeros(()), torch.zeros_like(p), torch.zeros_like(p))]
-    grads = [p.grad for p in params if p.grad is not None]
-    found = surveyor.find(params, grads, list(range(5)), state)
-    assert found.survey.rest == [4]
-    gpu.Plan(program, True).run(found, Numbers(0.1))
+    optimizer = AdamW(params)
+    program = program_for(optimizer)
+    checked = GroupMemory().check(optimizer._gather(0, optimizer.param_groups[0]), "AdamW")
+    located = Locator(program, ("step", "exp_avg", "exp_avg_sq"), gpu.DEVICE).locate(checked)
+    assert located.reach.unreachable == [4]
+    gpu.Plan(program, True).run(located, Numbers(0.1))
 
 
 @interpreted

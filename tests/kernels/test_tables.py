@@ -70,7 +70,7 @@ def test_a_parameter_with_gaps_is_refused_where_fused_is_demanded_and_else_steps
 
 
 def test_fused_true_on_another_device_says_why() -> None:
-    with pytest.raises(ValueError, match=r"fused=True: .*meta.*leave fused=None"):
+    with pytest.raises(RuntimeError, match=r"fused=True: .*meta.*leave fused=None"):
         aimopt.RADAR([torch.zeros(3, device="meta", requires_grad=True)], fused=True)
     with pytest.raises(ValueError, match=r"float8"):
         aimopt.RADAR([torch.zeros(3).to(torch.float8_e4m3fn).requires_grad_()], fused=True)

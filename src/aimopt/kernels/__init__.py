@@ -19,7 +19,8 @@ from torch import Tensor
 from aimopt.components import Parts
 from aimopt.kernels import cpu, gpu
 from aimopt.kernels.program import Fusible, Numbers, Program, fuse
-from aimopt.kernels.tables import TYPES, Found, Surveyor
+from aimopt.kernels.tables import TYPES, Located, Locator
+from aimopt.memory import Checked
 
 
 def status() -> dict[str, str]:
@@ -88,45 +89,37 @@ class FusedGroup:
 
     def __init__(self) -> None:
         self.off: str | None = None  # why there is none
+        self.unreachable: Sequence[int] = ()  # the parameters of the step at hand that take the plain path
         self._made_of: tuple[Any, ...] = ()
         self._plan: cpu.Plan | gpu.Plan | None = None
-        self._surveyor: Surveyor | None = None
-        self._found: Found | None = None
+        self._locator: Locator | None = None
+        self._located: Located | None = None
 
-    def reach(
-        self,
-        group: dict[str, Any],
-        parts: Parts,
-        params: list[Tensor],
-        grads: list[Tensor],
-        ranks: list[int],
-        state: list[Tensor],
-        *,
-        scaled: bool,
-    ) -> Sequence[int]:
-        """Find the parameters that a kernel can step, and return the indices of the others."""
-        step = Fusible.of(parts, group, scaled=scaled)
-        made_of = step, group["stochastic_rounding"], params[0].device.type
+    def locate(self, checked: Checked, *, scaled: bool) -> None:
+        """Locate the parameters that a kernel can step; the others are `unreachable`."""
+        group, parts, params = checked.gathered.group, checked.gathered.parts, checked.gathered.params
+        made_of = Fusible.of(parts, group, scaled=scaled), group["stochastic_rounding"], params[0].device.type
         if self._made_of != made_of:
             self._plan = self._planned(parts, group, scaled, _backend(params[0].device.type))
             self._made_of = made_of
-        if self._plan is None or self._surveyor is None:
-            return range(len(params))
-        self._found = self._surveyor.find(params, grads, ranks, state)
-        return self._found.survey.rest
+        if self._plan is None or self._locator is None:
+            self.unreachable = range(len(params))
+        else:
+            self._located = self._locator.locate(checked)
+            self.unreachable = self._located.reach.unreachable
 
     def _planned(self, parts: Parts, group: dict[str, Any], scaled: bool, backend: Any) -> "cpu.Plan | gpu.Plan | None":
         program = program_of(parts, group, scaled=scaled)
         self.off = next((reason for reason in (program, backend) if isinstance(reason, str)), None)
         if isinstance(program, str) or self.off is not None:
             return None
-        surveyor = Surveyor(program, ("step", *parts.buffers()), backend.DEVICE)
-        if surveyor != self._surveyor:  # a schedule of a hyperparameter changes the program, not the tensors
-            self._surveyor = surveyor
+        locator = Locator(program, ("step", *parts.buffers()), backend.DEVICE)
+        if locator != self._locator:  # a schedule of a hyperparameter changes the program, not the tensors
+            self._locator = locator
         return cast("cpu.Plan | gpu.Plan", backend.Plan(program, group["stochastic_rounding"]))
 
     def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """Step what was found."""
-        found, self._found = self._found, None  # gradients are not to live longer than their step
-        if self._plan is not None and found is not None:
-            self._plan.run(found, Numbers(lr, grad_scale, found_inf))
+        """Step what was located."""
+        located, self._located = self._located, None  # gradients are not to live longer than their step
+        if self._plan is not None and located is not None:
+            self._plan.run(located, Numbers(lr, grad_scale, found_inf))

@@ -2,7 +2,7 @@
 
 library()                      the interpreter, built when the package was installed, or why there is none
 Compiled(program, types, …)    a program for streams of given dtypes
-Plan(program, stochastic)      a parameter group's step: `run` takes the tensors that `tables.py` found
+Plan(program, stochastic)      a parameter group's step: `run` takes the tensors that `tables.py` located
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aimopt.kernels.program import LR, MAX_REGISTERS, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import Found, Table, math_of
+from aimopt.kernels.tables import Located, Table, math_of
 
 ISAS = ("baseline", "AVX2", "AVX-512", "NEON")
 DEVICE = "cpu"
@@ -142,15 +142,15 @@ class Plan:
         self.lib, self.program, self.stochastic = lib, program, stochastic
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
-    def run(self, found: Found, numbers: Numbers) -> None:
-        """Step what was found."""
+    def run(self, located: Located, numbers: Numbers) -> None:
+        """Step what was located."""
         lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         width = 2 + len(self.program.scalars) + len(self.program.streams)
-        for table in found.survey.tables:
-            table.rows[width - 1 :: width] = array("q", table.of(found.grads_at))
+        for table in located.reach.tables:
+            table.rows[width - 1 :: width] = array("q", table.of(located.grad_addresses))
             self._call(table, lr, scale)
-            torch.autograd.graph.increment_version(table.of(found.params))
+            torch.autograd.graph.increment_version(table.of(located.params))
 
     def _call(self, table: Table, lr: float, scale: float) -> None:
         compiled = self._compiled.get(table.types)

@@ -2,7 +2,7 @@
 
 missing()                         why there is no such step here, or None
 kernels(program, types, …)        the two kernels of `triton_source.py`, compiled
-Plan(program, stochastic)         a parameter group's step: `run` takes the tensors that `tables.py` found
+Plan(program, stochastic)         a parameter group's step: `run` takes the tensors that `tables.py` located
 
 Two launches step all tensors of a group that are alike. Nothing waits for the device: a learning rate, step counts, a
 GradScaler's numbers may all live there, and what the host has to say goes over in stream order.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aimopt.kernels.program import LR, SCALE, STEP, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
-from aimopt.kernels.tables import FLOAT64, Found, Table, math_of
+from aimopt.kernels.tables import FLOAT64, Located, Table, math_of
 from aimopt.kernels.triton_source import ALIGNED, constants, handed_over, source
 
 # The kind of device that has these kernels. The tests say "cpu": Triton's interpreter runs on tensors of the host.
@@ -76,20 +76,20 @@ class Plan:
 
     def __init__(self, program: Program, stochastic: bool):
         self.program, self.stochastic = program, stochastic
-        self._surveyed: Any = None
+        self._reach: Any = None
         self._launches: list[Launch] = []
         self._captured: list[Any] = []  # what CUDA graphs refer to by address
 
-    def run(self, found: Found, numbers: Numbers) -> None:
-        """Step what was found."""
-        if self._surveyed is not found.survey:
-            self._surveyed = found.survey
-            self._launches = [Launch(table, self.program, self.stochastic) for table in found.survey.tables]
+    def run(self, located: Located, numbers: Numbers) -> None:
+        """Step what was located."""
+        if self._reach is not located.reach:
+            self._reach = located.reach
+            self._launches = [Launch(table, self.program, self.stochastic) for table in located.reach.tables]
         for launch in self._launches:
-            used = launch.run(launch.table.of(found.grads_at), numbers)
+            used = launch.run(launch.table.of(located.grad_addresses), numbers)
             if _capturing():
-                self._captured.append((found.survey.own, used))
-            torch.autograd.graph.increment_version(launch.table.of(found.params))
+                self._captured.append((located.params + located.state, used))
+            torch.autograd.graph.increment_version(launch.table.of(located.params))
 
 
 class Launch:

@@ -1,21 +1,20 @@
-"""Tables: where the tensors of a group lie in memory, a row each, for a kernel that takes them all at once.
+"""Tables: where the tensors of a group lie in memory, one row per parameter, for a kernel that takes them all at once.
 
-    Surveyor(program, names, "cpu").find(params, ranks, state)
+    Locator(program, names, "cpu").locate(checked)
 
-looks which parameters a kernel can reach, and puts those whose streams are of the same types in one `Table`. What it
-finds out is kept, and holds as long as the tensors are where they were: in a training run only gradients move.
+decides which parameters a kernel can step, and puts those whose streams are of the same types in one `Table`. The
+tables are kept as long as `memory.py` sees the same layout: in a training run only gradients move.
 """
 
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from aimopt.kernels.program import Program
+from aimopt.memory import Checked, Layout
 
 T = TypeVar("T")
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
@@ -51,81 +50,64 @@ class Table(NamedTuple):
         return column if len(column) == len(self.members) else [column[i] for i in self.members]
 
 
-class Survey(NamedTuple):
-    """What was found out about the tensors of a group; it holds as long as they are where they were."""
+class Reach(NamedTuple):
+    """Which parameters a kernel can step, and where they are, for one layout of memory."""
 
-    own: list[Tensor]  # parameters and state: kept, so that no other tensor takes their places in memory
-    at: list[int]
-    places: frozenset[int]  # the same, apart from the 0 of empty tensors
-    contiguous: list[bool]  # the parameters; those that are not are dense all the same
-    strides: dict[int, tuple[int, ...]]  # of these
-    numels: list[int]  # of the gradients, as of the parameters
-    dtypes: list[torch.dtype]  # of the gradients
-    has_complex: bool
+    layout: Layout
     tables: list[Table]
-    rest: list[int]  # what no kernel can reach
-
-    def holds(self, own: list[Tensor], grads: list[Tensor], contiguous: list[bool]) -> bool:
-        """Whether nothing has changed that matters; list against list, because this runs at every step."""
-        return (
-            not self.rest
-            and list(map(Tensor.data_ptr, own)) == self.at
-            and list(map(Tensor.numel, grads)) == self.numels
-            and list(map(_dtype, grads)) == self.dtypes
-            # Autograd lays a gradient out like its parameter: one that lies otherwise is a reason to look closer.
-            and ((contiguous == self.contiguous and not self.strides) or self._lie_as_before(own))
-        )
-
-    def _lie_as_before(self, params: list[Tensor]) -> bool:
-        return all(params[i].is_contiguous() == before for i, before in enumerate(self.contiguous)) and all(
-            params[i].stride() == before for i, before in self.strides.items()
-        )
+    unreachable: list[int]  # parameters that take the plain path, by their place in what was gathered
+    copied: list[int]  # members whose gradient lies in memory in another order than the parameter
 
 
-class Found(NamedTuple):
-    """The tensors of a step: this process's parts of them, gradients in the order of the parameters in memory."""
+class Located(NamedTuple):
+    """The tensors of one step; of the members of the layout, in their order."""
 
-    survey: Survey
+    reach: Reach
     params: list[Tensor]
+    state: list[Tensor]
     grads: list[Tensor]
-    grads_at: list[int]
+    grad_addresses: list[int]
 
 
-class Surveyor:
-    """Finds the tensors of a group again from step to step."""
+class Locator:
+    """Finds the tensors of a group, step after step."""
 
     def __init__(self, program: Program, names: Sequence[str], device_type: str):
-        """`names` is the order in which `find` gets the state of a parameter, its step count first."""
+        """`names` is the order of a parameter's state, its step count first."""
         self.width = len(names)
         self.scalars = [names.index(name) for name in program.scalars]
         self.buffers = [names.index(name) for name in program.streams[1:-1]]
         self._device_type = device_type
-        self._survey: Survey | None = None
+        self._reach: Reach | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether another one looks for the same in the same places."""
-        sought = ("width", "scalars", "buffers", "_device_type")
-        return isinstance(other, Surveyor) and all(getattr(self, x) == getattr(other, x) for x in sought)
+        """Whether another one locates the same tensors."""
+        compared = ("width", "scalars", "buffers", "_device_type")
+        return isinstance(other, Locator) and all(getattr(self, x) == getattr(other, x) for x in compared)
 
-    def find(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Found:
-        """Where everything is."""
-        if not all(map(_has_storage, {*map(type, grads)})):
-            params, grads, state = _localize(params, grads, state)
-        contiguous = list(map(Tensor.is_contiguous, grads))
-        survey = self._survey
-        if survey is None or not survey.holds(params + state, grads, contiguous):
-            survey = self._survey = self._look(params, grads, ranks, state)
-        grads, grads_at = _laid_out(params, grads, contiguous, survey)
-        return Found(survey, params, grads, grads_at)
+    def locate(self, checked: Checked) -> Located:
+        """The tensors of a step that was just checked."""
+        if self._reach is None or self._reach.layout is not checked.layout:
+            self._reach = self._look(checked)
+        params, grads, addresses = checked.members.params, checked.members.grads, checked.grad_addresses
+        if self._reach.copied:
+            grads, addresses = list(grads), list(addresses)
+            for i in self._reach.copied:
+                grads[i] = torch.empty_like(params[i], dtype=grads[i].dtype).copy_(grads[i])
+                addresses[i] = grads[i].data_ptr()
+        return Located(self._reach, params, checked.members.state, grads, addresses)
 
-    def _look(self, params: list[Tensor], grads: list[Tensor], ranks: list[int], state: list[Tensor]) -> Survey:
+    def _look(self, checked: Checked) -> Reach:
+        _, _, _, _, params, grads, ranks, state = checked.members
         rows = [state[i : i + self.width] for i in range(0, len(state), self.width)]
-        scalars, buffers = ([[row[k] for k in some] for row in rows] for some in (self.scalars, self.buffers))
+        scalars, buffers = ([[row[k] for k in places] for row in rows] for places in (self.scalars, self.buffers))
         reachable = _apart(
             [
                 (i, (p, *buffers[i]))
-                for i, (p, g) in enumerate(zip(params, grads, strict=True))
-                if p.device.type == self._device_type and _are_scalars(p, scalars[i]) and _are_alike(p, g, buffers[i])
+                for i, (p, grad) in enumerate(zip(params, grads, strict=True))
+                if p.device.type == self._device_type
+                and _are_scalars(p, scalars[i])
+                and _are_alike(p, grad, buffers[i])
             ]
         )
         tables: dict[Any, Table] = {}
@@ -138,24 +120,13 @@ class Surveyor:
             table.scalars.append(scalars[i])
             addresses = [x.data_ptr() for x in (*scalars[i], p, *buffers[i])]
             table.rows.extend([p.numel() * TYPES[p.dtype][1], ranks[i], *addresses, 0])
-        rest = sorted({*range(len(params))} - {*reachable})
-        at = [] if rest else [x.data_ptr() for x in params + state]
-        contiguous = [p.is_contiguous() for p in params]
-        return Survey(
-            params + state,
-            at,
-            frozenset(at) - {0},
-            contiguous,
-            {i: p.stride() for i, p in enumerate(params) if not contiguous[i]},
-            [g.numel() for g in grads],
-            [g.dtype for g in grads],
-            any(g.is_complex() for g in grads),
+        reached = {checked.layout.members[i] for i in reachable}
+        return Reach(
+            checked.layout,
             list(tables.values()),
-            rest,
+            [i for i in range(len(checked.gathered.params)) if i not in reached],
+            [i for i in reachable if not _is_in_order(params[i], grads[i])],
         )
-
-
-_dtype = attrgetter("dtype")
 
 
 def _are_scalars(p: Tensor, tensors: Sequence[Tensor]) -> bool:
@@ -167,11 +138,9 @@ def _are_scalars(p: Tensor, tensors: Sequence[Tensor]) -> bool:
 def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     """Whether the streams of a parameter can be walked through side by side."""
     streams = (p, *buffers, g)
-    if not all(_has_storage(type(x)) and x.device == p.device and x.layout == torch.strided for x in streams):
+    if not all(x.dtype in TYPES for x in streams):
         return False
-    if not all(x.dtype in TYPES and x.numel() == p.numel() for x in streams):
-        return False
-    if any(x.is_conj() or x.is_neg() or (x.data_ptr() == 0 and x.numel() > 0) for x in streams[:-1]):
+    if any(x.is_conj() or x.is_neg() or x._is_zerotensor() for x in streams[:-1]):
         return False
     types = {TYPES[x.dtype] for x in streams}
     if len({lanes for _, lanes in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
@@ -193,24 +162,11 @@ def _apart(candidates: list[tuple[int, tuple[Tensor, ...]]]) -> list[int]:
     return [i for i, _ in candidates if i not in shared]
 
 
-def _laid_out(
-    params: list[Tensor], grads: list[Tensor], contiguous: list[bool], survey: Survey
-) -> tuple[list[Tensor], list[int]]:
-    """The gradients and where they are: copied, if their elements are not what or where the parameter's order asks."""
-    at = [] if survey.rest else list(map(Tensor.data_ptr, grads))
-    usual = at and contiguous == survey.contiguous and not survey.strides
-    lazy = any(map(Tensor.is_neg, grads)) or (survey.has_complex and any(map(Tensor.is_conj, grads)))
-    if usual and not lazy and 0 not in at and survey.places.isdisjoint(at):
-        return grads, at
-    laid_out, at = list(grads), [0] * len(grads)
-    for i in {*range(len(grads))} - {*survey.rest}:
-        p, g = params[i], grads[i]
-        in_order = contiguous[i] if survey.contiguous[i] else g.stride() == p.stride()
-        own = g.data_ptr() != 0 and g.data_ptr() not in survey.places
-        if not in_order or g.is_neg() or g.is_conj() or (g.numel() and not own):
-            laid_out[i] = torch.empty_like(p, dtype=g.dtype).copy_(g)
-        at[i] = laid_out[i].data_ptr()
-    return laid_out, at
+def _is_in_order(p: Tensor, grad: Tensor) -> bool:
+    """Whether a kernel can walk through a gradient as through its parameter."""
+    if grad.is_neg() or grad.is_conj() or grad._is_zerotensor():
+        return False
+    return grad.is_contiguous() if p.is_contiguous() else grad.stride() == p.stride()
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -222,28 +178,3 @@ def _is_dense(x: Tensor) -> bool:
                 return False
             expected *= size
     return True
-
-
-@lru_cache(maxsize=256)
-def _has_storage(kind: type) -> bool:
-    """Whether tensors of this type are what their memory says: those that redefine torch's operations may not be."""
-    return kind.__torch_dispatch__ is Tensor.__torch_dispatch__  # type: ignore[attr-defined]
-
-
-def _localize(
-    params: list[Tensor], grads: list[Tensor], state: list[Tensor]
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """This process's part of tensors that are spread over several; what is no such tensor stays as it is."""
-    width = len(state) // len(params)
-    rows = [
-        _local((p, g, *state[i * width : (i + 1) * width])) for i, (p, g) in enumerate(zip(params, grads, strict=True))
-    ]
-    return [row[0] for row in rows], [row[1] for row in rows], [x for row in rows for x in row[2:]]
-
-
-def _local(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    spread: list[Any] = [x for x in tensors if hasattr(x, "to_local") and hasattr(x, "placements")]
-    alike = len({(x.device_mesh, x.placements) for x in spread}) == 1
-    if not alike or any(placement.is_partial() for placement in spread[0].placements):
-        return tensors
-    return tuple(x.to_local() if hasattr(x, "to_local") else x for x in tensors)
