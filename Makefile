@@ -24,7 +24,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 sanitize: $(VENV)/test.ready
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src/aimopt $(SANITIZED)/
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -ffp-contract=off $(SANITIZERS) -fPIC -shared -pthread \
-		src/aimopt/kernels/step.cpp src/aimopt/kernels/stream.cpp -o $(SANITIZED)/aimopt/kernels/libstep.so -ldl
+		src/aimopt/kernels/step.cpp src/aimopt/kernels/stream.cpp src/aimopt/kernels/memory.cpp -o $(SANITIZED)/aimopt/kernels/libstep.so -ldl
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_tables.py tests/kernels/test_scaling.py \
 		tests/kernels/test_memory.py tests/kernels/test_edits.py

@@ -34,7 +34,7 @@ setup(
     ext_modules=[
         Extension(
             KERNEL,
-            sources=[f"{SOURCES}/step.cpp", f"{SOURCES}/stream.cpp"],
+            sources=[f"{SOURCES}/{name}.cpp" for name in ("step", "stream", "memory")],
             depends=[f"{SOURCES}/{name}" for name in ("interpreter.inc", "threads.h", "export.h")],
             language="c++",
             optional=True,  # without a compiler the package still installs, and takes the plain path

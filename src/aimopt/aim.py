@@ -28,7 +28,7 @@ from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
 from aimopt.gathering import Gathered, begin, buckets, parameter_name
 from aimopt.kernels import FusedGroup, reads_found_inf
-from aimopt.memory import Checked, GroupMemory, refuse_unusable
+from aimopt.kernels.memory import Checked, GroupMemory, refuse_unusable
 from aimopt.moves import Attempt, iterate, solve_quadratic
 
 DIRECT = Direct()

@@ -21,7 +21,7 @@ from torch import Tensor
 from aimopt.checks import check_group
 from aimopt.components import PREVIOUS_GRADIENT, Initial, Parts, scalar_dtype, scalar_one
 from aimopt.gathering import kept_in
-from aimopt.memory import is_expanded
+from aimopt.kernels.memory import is_expanded
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")

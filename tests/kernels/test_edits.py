@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from torch import Tensor
 
 import aimopt
-from aimopt import memory
+from aimopt.kernels import memory
 
 DOUBLE = torch.float64
 ARENA, SHAPES = 400, ((50,), (6, 6), (40,), (4, 3, 2))

@@ -19,9 +19,9 @@ from aimopt import (
 )
 from aimopt.components import Parts
 from aimopt.kernels import gpu, program_of, symbols
+from aimopt.kernels.memory import GroupMemory
 from aimopt.kernels.program import Numbers
 from aimopt.kernels.tables import Locator
-from aimopt.memory import GroupMemory
 from driving import NEEDS_MATRICES, advance, assert_same, flat, parameters, push
 from interpreting import (  # noqa: F401 (a fixture)
     PLAIN,

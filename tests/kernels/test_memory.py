@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import aimopt
-from aimopt import memory
+from aimopt.kernels import memory
 from driving import advance, assert_same, flat, parameters, push
 
 paths = pytest.mark.parametrize("fused", [None, False], ids=["fused", "plain"])
@@ -310,36 +310,53 @@ def test_a_step_inside_vmap_is_refused_and_leaves_nothing_behind() -> None:
 
 
 @pytest.fixture
-def public_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch without the check that torch.compile uses."""
-    monkeypatch.setattr(memory, "_guards_can_be_trusted", lambda: False)
+def no_native_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch whose C interface is not there."""
+    monkeypatch.setattr(memory, "torch_functions", lambda: None)
 
 
 DIFFERENT: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.t().contiguous(),
     lambda x: x[:, :2],
     lambda x: x.reshape(-1),
-    lambda x: x.double(),
-    lambda x: x.half(),
-    lambda x: x.to("meta"),
+    lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64),
+    lambda x: x.real.half(),
     lambda x: x.t().contiguous().t(),
     torch._neg_view,
-    torch.nn.Parameter,
-    lambda x: x.to_sparse(),
-    lambda x: torch._efficientzerotensor(x.shape),
+]
+SAME_TENSOR: list[Callable[[Tensor], Tensor]] = [
+    *DIFFERENT[:-1],
+    lambda x: x.clone(),
+    lambda x: x.new_zeros(7)[1:].view(2, 3),
 ]
 
 
-@pytest.mark.parametrize("check", [memory.kind_check, memory.list_check])
-def test_every_difference_in_kind_is_seen(check: Any) -> None:
-    x = torch.zeros(2, 3)
-    same = check([x, torch.ones(4)])
-    assert same([x.clone(), torch.zeros(4)])
+def in_python(written: list[Tensor], grads: list[Tensor]) -> memory.ListRecord:
+    return memory.ListRecord(written, grads)
+
+
+@pytest.mark.parametrize("record", [memory.record, in_python])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_every_difference_in_kind_is_seen(record: Any, dtype: torch.dtype) -> None:
+    x, grad = torch.zeros(2, 3, dtype=dtype), torch.ones(4, 5, dtype=dtype)
+    seen = record([x], [grad])
+    assert seen.compare([x], [grad]) == ([grad.data_ptr()], False)
+    elsewhere = torch.ones(21, dtype=dtype)[1:].view(4, 5)
+    assert seen.compare([x], [elsewhere]) == ([elsewhere.data_ptr()], False)
+    assert seen.compare([x.detach()], [grad]) is None  # another tensor, in the same memory
     for change in DIFFERENT:
-        assert not same([change(x), torch.zeros(4)]), change
-    with torch.inference_mode():
-        inference = torch.zeros(2, 3)
-    assert not same([inference, torch.zeros(4)])
+        assert seen.compare([x], [change(grad)]) is None, change
+    assert not x.is_complex() or seen.compare([x], [grad.conj()]) is None
+    for change in SAME_TENSOR:
+        before = x.data
+        x.data = change(x.data)
+        assert seen.compare([x], [grad]) is None, change
+        x.data = before
+        assert seen.compare([x], [grad]) is not None
+
+
+def test_the_native_record_is_used_where_it_can_be() -> None:
+    assert isinstance(memory.record([torch.zeros(2)], [torch.zeros(2)]), memory.NativeRecord)
 
 
 @paths
@@ -350,12 +367,8 @@ def test_an_empty_parameter_may_have_strides_of_zero(fused: Any) -> None:
     assert int(optimizer.state[p]["step"]) == 2
 
 
-def test_torchs_own_check_is_used_where_it_is_there() -> None:
-    assert memory._guards_can_be_trusted()
-
-
-@pytest.mark.usefixtures("public_functions")
-def test_without_it_public_functions_see_the_same() -> None:
+@pytest.mark.usefixtures("no_native_record")
+def test_without_it_lists_see_the_same() -> None:
     test_data_replaced_by_a_smaller_view_at_the_same_address(None)
     test_storage_that_moved_away_and_back_shorter()
     ends = []

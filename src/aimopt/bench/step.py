@@ -18,7 +18,7 @@ from torch import Tensor
 import aimopt
 from aimopt.bench.shapes import MODELS, Shapes
 from aimopt.bench.timing import Ratio, aligned, in_turn, ratio, state_bytes
-from aimopt.kernels import cpu
+from aimopt.kernels.library import library
 
 LARGE = ("gpt2", "resnet50")  # the others take milliseconds, and are timed more often
 LR = 1e-6  # many steps on the same gradient: they should not lead anywhere
@@ -127,7 +127,7 @@ def compare(model: str, shapes: Shapes, family: Family, rounds: int) -> list[Row
 
 def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
     """The plain loop over the memory that a step of `optimizer` passes over; None without the kernel's library."""
-    lib = cpu.library()
+    lib = library()
     if isinstance(lib, str):
         return None
     spare = [[torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim] for p in params]

@@ -18,14 +18,15 @@ from torch import Tensor
 
 from aimopt.components import Parts
 from aimopt.kernels import cpu, gpu
+from aimopt.kernels.library import library
+from aimopt.kernels.memory import Checked
 from aimopt.kernels.program import Fusible, Numbers, Program, fuse
 from aimopt.kernels.tables import TYPES, Located, Locator
-from aimopt.memory import Checked
 
 
 def status() -> dict[str, str]:
     """The paths a step may take here: whether each is live, and why or why not."""
-    lib = cpu.library()
+    lib = library()
     if isinstance(lib, str):
         on_cpu = f"off: {lib}"
     else:
@@ -45,7 +46,7 @@ def _backend(device_type: str) -> Any:
     if device_type == gpu.DEVICE:
         return gpu.missing() or gpu
     if device_type == cpu.DEVICE:
-        lib = cpu.library()
+        lib = library()
         return lib if isinstance(lib, str) else cpu
     return f"there is no kernel for tensors on {device_type!r}"
 

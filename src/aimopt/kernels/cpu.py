@@ -1,22 +1,19 @@
 """The fused step on CPUs: a program compiled for the block interpreter in `step.cpp`, and the tensors it runs on.
 
-library()                      the interpreter, built when the package was installed, or why there is none
 Compiled(program, types, …)    a program for streams of given dtypes
 Plan(program, stochastic)      a parameter group's step: `run` takes the tensors that `tables.py` located
 """
 
 import ctypes
-import sysconfig
 from array import array
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aimopt.kernels.program import LR, MAX_REGISTERS, SCALE, Instruction, Numbers, Program
+from aimopt.kernels.library import Library, library
+from aimopt.kernels.program import LR, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
 from aimopt.kernels.tables import Located, Table, math_of
 
@@ -32,45 +29,6 @@ class _CProgram(ctypes.Structure):
         *((name, ctypes.c_int32) for name in _COUNTS),
         *((name, ctypes.c_void_p) for name in ("types", "written", "code", "uniform_code", "result", "constants")),
     ]
-
-
-class Library(NamedTuple):
-    """The interpreter as loaded."""
-
-    step: Any
-    stream: Any
-    element_ops: dict[str, int]
-    uniform_ops: dict[str, int]
-    isa: int
-    shares_threads: bool
-
-
-@lru_cache(maxsize=1)
-def library() -> Library | str:
-    """The interpreter, or why there is none."""
-    path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
-    if not path.exists():
-        return "no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt"
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        return f"{path.name} could not be loaded ({error}); reinstall aimopt"
-    if loaded.aimopt_max_registers() != MAX_REGISTERS:
-        return f"{path.name} is of another version; reinstall aimopt"
-    return Library(
-        loaded.aimopt_step,
-        loaded.aimopt_stream,
-        _codes(loaded.aimopt_element_ops),
-        _codes(loaded.aimopt_uniform_ops),
-        loaded.aimopt_best_isa(),
-        bool(loaded.aimopt_shares_torch_threads()),
-    )
-
-
-def _codes(names: Any) -> dict[str, int]:
-    """The code of each operation, from the function of the interpreter that gives their names."""
-    names.restype = ctypes.c_char_p
-    return {name: code for code, name in enumerate(names().decode().split())}
 
 
 class Compiled:

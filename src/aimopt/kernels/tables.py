@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from aimopt.kernels.memory import Checked, Layout
 from aimopt.kernels.program import Program
-from aimopt.memory import Checked, Layout
 
 T = TypeVar("T")
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
@@ -140,7 +140,7 @@ def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     streams = (p, *buffers, g)
     if not all(x.dtype in TYPES for x in streams):
         return False
-    if any(x.is_conj() or x.is_neg() or x._is_zerotensor() for x in streams[:-1]):
+    if any(x.is_conj() or x.is_neg() for x in streams[:-1]):
         return False
     types = {TYPES[x.dtype] for x in streams}
     if len({lanes for _, lanes in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
@@ -164,7 +164,7 @@ def _apart(candidates: list[tuple[int, tuple[Tensor, ...]]]) -> list[int]:
 
 def _is_in_order(p: Tensor, grad: Tensor) -> bool:
     """Whether a kernel can walk through a gradient as through its parameter."""
-    if grad.is_neg() or grad.is_conj() or grad._is_zerotensor():
+    if grad.is_neg() or grad.is_conj():
         return False
     return grad.is_contiguous() if p.is_contiguous() else grad.stride() == p.stride()
 

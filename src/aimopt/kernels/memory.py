@@ -7,22 +7,25 @@ learned about tensors in one step is used in the next one only if it is still so
     checked = memory.check(gathered)     raises a sentence for tensors that no step can work on
     checked.layout is before.layout      nothing has changed that a kernel relies on, apart from gradients' addresses
 
-A first look at tensors is thorough. Later looks compare lists with lists, because they run at every step.
+A first look at tensors is thorough. Later ones ask torch for all tensors in one native call, and compare what it says
+with what it said: that runs at every step.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import ctypes
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
-from operator import add, ge, mul
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 
 from aimopt.components import scalar_one
 from aimopt.gathering import Gathered
+from aimopt.kernels.library import Library, library, torch_functions
 
 MAPPINGS = Path("/proc/self/maps")
 
@@ -65,7 +68,7 @@ def _unreadable(name: str, x: Tensor, p: Tensor) -> str | None:
 
 
 def _too_short(name: str, x: Tensor) -> str | None:
-    if not has_storage(x) or x._is_zerotensor() or x.numel() == 0:
+    if not has_storage(x) or x.numel() == 0:
         return None
     last = x.storage_offset() + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     needed, there = (last + 1) * x.element_size(), x.untyped_storage().nbytes()
@@ -90,7 +93,7 @@ def is_expanded(x: Tensor) -> bool:
 
 def has_storage(x: Tensor) -> bool:
     """Whether a tensor is what its memory says: one whose type redefines torch's operations may not be."""
-    return _is_plain(type(x)) and not x.is_meta and torch._C._has_storage(x)
+    return _is_plain(type(x)) and not x.is_meta and torch._C._has_storage(x) and not x._is_zerotensor()
 
 
 @lru_cache(maxsize=256)
@@ -110,50 +113,144 @@ class Layout:
         self.members = [i for i, is_plain in enumerate(plain) if is_plain]
         self.others = [i for i, is_plain in enumerate(plain) if not is_plain]  # their tensors are no plain memory
         members = gathered.only(self.members)
-        written, grads = members.params + members.state, members.grads
         self._ranks = members.ranks
-        self._addresses = list(map(Tensor.data_ptr, written))
-        self._offsets = list(map(Tensor.storage_offset, written))
-        self._storage_bytes = _storage_bytes(written)
-        self._are_of_same_kind = kind_check(written + grads)
-        self._grad_itemsizes = [grad.element_size() for grad in grads]
-        self._starts, self._ends = _united(zip(self._addresses, map(_extent, written), strict=True))
-        self._grad_bytes = list(map(_extent, grads))
+        self._record = record(members.params + members.state, members.grads)
 
-    def holds(self, gathered: Gathered) -> bool:
-        """Whether all is as it was, except for the storages of the gradients, which need only be large enough."""
+    def look(self, gathered: Gathered) -> "Seen | None":
+        """Where the gradients are now; None if anything else has changed."""
         if len(gathered.params) != self._count:
-            return False
+            return None
         members = gathered.only(self.members)
-        written, grads = members.params + members.state, members.grads
-        return (
-            len(written) == len(self._offsets)
-            and self._are_of_same_kind(written + grads)
-            and members.ranks == self._ranks
-            and list(map(Tensor.data_ptr, written)) == self._addresses
-            and list(map(Tensor.storage_offset, written)) == self._offsets
-            and _storage_bytes(written) == self._storage_bytes
-            and self._have_room(grads)
+        if members.ranks != self._ranks:
+            return None
+        return self._record.compare(members.params + members.state, members.grads)
+
+
+class Seen(NamedTuple):
+    """Gradients as just seen."""
+
+    addresses: list[int]
+    overlap: bool  # whether any shares memory with what the step writes
+
+
+def record(written: list[Tensor], grads: list[Tensor]) -> "NativeRecord | ListRecord":
+    """What is known of tensors, to be compared with them later."""
+    lib, functions = library(), torch_functions()
+    if isinstance(lib, Library) and functions is not None and not _inside_a_transform() and _native_is_right():
+        return NativeRecord(written, grads, lib, functions)
+    return ListRecord(written, grads)
+
+
+@lru_cache(maxsize=1)
+def _native_is_right() -> bool:
+    """Whether torch's C interface says of a tensor what Python says."""
+    lib, functions = library(), torch_functions()
+    assert isinstance(lib, Library)
+    x = torch.empty_strided((2, 3), (1, 4), dtype=torch.float64, device="cpu")[:, 1:]
+    numbers = NativeRecord([x], [], lib, functions).numbers
+    expected = [x.data_ptr(), x.storage_offset(), x.untyped_storage().nbytes()]
+    return numbers[:3] == expected and numbers[6:] == [x.dim(), *x.shape, *x.stride()]
+
+
+class NativeRecord:
+    """What torch says of tensors, written down and compared in one call of the native library."""
+
+    def __init__(self, written: list[Tensor], grads: list[Tensor], lib: Library, functions: Any):
+        self._lib, self._torch = lib, ctypes.byref(functions)
+        self._written = list(map(_cdata, written))
+        self._negative = list(map(Tensor.is_neg, grads))
+        self._complex = any(x.is_complex() for x in written)
+        self._conjugate = list(map(Tensor.is_conj, written + grads)) if self._complex else []
+        tensors = array("q", map(_cdata, written + grads))
+        self._record = array("q", bytes(8 * self._write(tensors, array("q"))))
+        self._write(tensors, self._record)
+        starts, ends = _united((x.data_ptr(), _extent(x)) for x in written)
+        self._starts, self._ends = array("q", starts), array("q", ends)
+        self._extents = array("q", (n for grad in grads for n in (_extent(grad), grad.element_size())))
+        self._addresses = array("q", bytes(8 * len(grads)))
+
+    @property
+    def numbers(self) -> list[int]:
+        """All that is written down: the numbers of `Tensor` in `memory.cpp`, one tensor after the other."""
+        return self._record.tolist()
+
+    def _write(self, tensors: "array[int]", record: "array[int]") -> int:
+        length = self._lib.memory_record(self._torch, _start(tensors), len(tensors), _start(record), len(record))
+        assert length >= 0, "torch knows where a tensor is that has a storage"
+        return int(length)
+
+    def compare(self, written: list[Tensor], grads: list[Tensor]) -> Seen | None:
+        """Where the gradients are now; None if anything else has changed."""
+        try:
+            tensors = list(map(_cdata, written))
+        except AttributeError:  # state that is no tensor
+            return None
+        if tensors != self._written or list(map(Tensor.is_neg, grads)) != self._negative or _inside_a_transform():
+            return None
+        if self._complex and list(map(Tensor.is_conj, written + grads)) != self._conjugate:
+            return None
+        asked = array("q", tensors + list(map(_cdata, grads)))
+        same = self._lib.memory_holds(
+            self._torch,
+            _start(asked),
+            len(written),
+            len(grads),
+            _start(self._record),
+            _start(self._extents),
+            _start(self._starts),
+            _start(self._ends),
+            len(self._starts),
+            _start(self._addresses),
         )
-
-    def _have_room(self, grads: list[Tensor]) -> bool:
-        begin = map(mul, map(Tensor.storage_offset, grads), self._grad_itemsizes)
-        return all(map(ge, _storage_bytes(grads), map(add, begin, self._grad_bytes)))
-
-    def overlapping(self, grad_addresses: list[int]) -> list[int]:
-        """The parameters whose gradients share memory with what the step writes."""
-        ends = list(map(add, grad_addresses, self._grad_bytes))
-        # A span touches none of the sorted others if as many of them begin before its end as end before its start.
-        begun = list(map(bisect_left, repeat(self._starts), ends))
-        over = list(map(bisect_right, repeat(self._ends), grad_addresses))
-        if begun == over:
-            return []
-        pairs = enumerate(zip(begun, over, strict=True))
-        return [self.members[i] for i, (x, y) in pairs if x != y and self._grad_bytes[i]]
+        return Seen(self._addresses.tolist(), same == 2) if same else None
 
 
-def _storage_bytes(tensors: list[Tensor]) -> list[int]:
-    return list(map(UntypedStorage.nbytes, map(Tensor.untyped_storage, tensors)))
+class ListRecord:
+    """The same in Python, where there is no native library."""
+
+    def __init__(self, written: list[Tensor], grads: list[Tensor]):
+        self._written = list(map(_place_and_kind, written))
+        self._grads = list(map(_kind, grads))
+        self._starts, self._ends = _united((x.data_ptr(), _extent(x)) for x in written)
+
+    def compare(self, written: list[Tensor], grads: list[Tensor]) -> Seen | None:
+        """Where the gradients are now; None if anything else has changed."""
+        if list(map(_kind, grads)) != self._grads or any(_too_short("", grad) for grad in grads):
+            return None
+        if list(map(_place_and_kind, written)) != self._written:
+            return None
+        addresses = [grad.data_ptr() for grad in grads]
+        pairs = zip(addresses, grads, strict=True)
+        return Seen(addresses, any(touches(a, a + _extent(x), self._starts, self._ends) for a, x in pairs))
+
+
+def _kind(x: Tensor) -> tuple[Any, ...]:
+    flags = x.is_neg(), x.is_conj(), x._is_zerotensor()
+    return type(x), x.dtype, x.device, x.layout, x.shape, x.stride() if x.layout == torch.strided else (), flags
+
+
+def _place_and_kind(x: Any) -> tuple[Any, ...]:
+    if not (isinstance(x, Tensor) and has_storage(x)):
+        return (type(x),)
+    return id(x), x.data_ptr(), x.storage_offset(), x.untyped_storage().nbytes(), *_kind(x)
+
+
+_cdata = attrgetter("_cdata")
+
+
+def _start(numbers: "array[int]") -> ctypes.c_void_p:
+    return ctypes.c_void_p(numbers.buffer_info()[0])
+
+
+def _inside_a_transform() -> bool:
+    """Whether this is inside torch.vmap and the like, where a tensor may stand for others."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def touches(start: int, end: int, starts: Sequence[int], ends: Sequence[int]) -> bool:
+    """Whether a span shares memory with any of the given ones, which are in order and apart."""
+    i = bisect_right(ends, start)
+    return start < end and i < len(starts) and starts[i] < end
 
 
 def _extent(x: Tensor) -> int:
@@ -174,56 +271,6 @@ def _united(spans: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
             starts.append(start)
             ends.append(end)
     return starts, ends
-
-
-def kind_check(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
-    """A function that tells whether as many tensors have the same types, dtypes, devices, sizes and strides as these.
-
-    torch.compile's own check of its inputs does that in one call. It is not public, so it is tried out before it is
-    trusted; `list_check` is the same in public functions, at four times the time.
-    """
-    if not _guards_can_be_trusted():
-        return list_check(tensors)
-    check = _guards(tensors).check
-    return lambda others: check(*others)
-
-
-def list_check(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
-    """`kind_check` in public functions."""
-    before = list(map(_kind, tensors))
-    return lambda others: list(map(_kind, others)) == before
-
-
-def _kind(x: Any) -> tuple[Any, ...]:
-    if not isinstance(x, Tensor):
-        return (type(x),)
-    flags = x.is_neg(), x.is_conj(), x.is_inference(), x._is_zerotensor()
-    return type(x), x.dtype, x.device, x.layout, x.shape, x.stride() if x.layout == torch.strided else (), flags
-
-
-def _guards(tensors: list[Tensor]) -> Any:
-    return torch._C._dynamo.guards.TensorGuards(  # type: ignore[attr-defined]
-        *tensors,
-        dynamic_dims_sizes=[list(x.shape) for x in tensors],
-        dynamic_dims_strides=[list(x.stride()) for x in tensors],
-    )
-
-
-@lru_cache(maxsize=1)
-def _guards_can_be_trusted() -> bool:
-    kind: dict[str, Any] = dict(dtype=torch.float32, device="cpu")  # whatever the defaults are when this is first asked
-    with torch.inference_mode():
-        inference = torch.zeros(2, 3, **kind)
-    with torch.inference_mode(False):
-        x, same = torch.zeros(2, 3, **kind), torch.ones(2, 3, **kind)
-        others = [torch.zeros(*shape, **kind) for shape in ((3, 2), (2, 2), (6,))]
-        others += [others[0].t(), torch.zeros(2, 6, **kind)[:, :3], x.double(), x.half(), x.to("meta"), x.to_sparse()]
-        others += [inference, torch._neg_view(x), torch.nn.Parameter(x), torch._efficientzerotensor((2, 3), **kind)]
-        try:
-            check = _guards([x, x]).check
-            return check(x, same) and not any(check(x, other) or check(other, x) for other in others)
-        except Exception:  # a torch that has changed or dropped it
-            return False
 
 
 def _read_only_mappings() -> Iterator[tuple[int, int]]:
@@ -258,21 +305,21 @@ class GroupMemory:
     def check(self, gathered: Gathered, optimizer: str) -> Checked:
         """Look at the tensors of a step, or raise `Unusable`, which names the optimizer's class."""
         local = localize(gathered)
-        layout = self._layout
-        if layout is None or not layout.holds(local):
+        seen = self._layout.look(local) if self._layout is not None else None
+        if self._layout is None or seen is None:
             self._layout = None
             self._refuse_unusable(local, optimizer)
-            layout = self._layout = Layout(local)
-        elif layout.others:
-            refuse_unusable(local.only(layout.others), optimizer)
-        members = local.only(layout.members)
-        grad_addresses = list(map(Tensor.data_ptr, members.grads))
-        if overlapping := layout.overlapping(grad_addresses):
-            grads = list(gathered.grads)
-            for i in overlapping:
-                grads[i] = grads[i].clone()
+            layout = Layout(local)
+            seen = layout.look(local)
+            assert seen is not None
+            self._layout = layout
+        elif self._layout.others:
+            refuse_unusable(local.only(self._layout.others), optimizer)
+        members = local.only(self._layout.members)
+        if seen.overlap:
+            grads = [grad.clone() for grad in gathered.grads]
             return self.check(gathered._replace(grads=grads), optimizer)
-        return Checked(gathered, layout, members, grad_addresses)
+        return Checked(gathered, self._layout, members, seen.addresses)
 
     def _refuse_unusable(self, gathered: Gathered, optimizer: str) -> None:
         refuse_unusable(gathered, optimizer)
@@ -283,7 +330,7 @@ class GroupMemory:
         if not spans <= self._writable:
             starts, ends = _united(_read_only_mappings())
             for i, x in written:
-                if bisect_left(starts, x.data_ptr() + _extent(x)) != bisect_right(ends, x.data_ptr()):
+                if touches(x.data_ptr(), x.data_ptr() + _extent(x), starts, ends):
                     raise _refusal(gathered, i, optimizer, "it or its state lies in read-only memory; use .clone()")
         self._writable = spans
 
