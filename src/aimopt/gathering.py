@@ -109,11 +109,8 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
         return
     states = gathered.states()
     for same, t, many in _alike(gathered.group, gathered.params, [state["step"] for state in states]):
-        params, grads, ranks = (
-            [column[i] for i in same] for column in (gathered.params, gathered.grads, gathered.ranks)
-        )
-        own = [states[i] for i in same]
-        yield Bucket(gathered.parts, gathered.group, params, grads, own, ranks, t, many, grad_scale)
+        alike, own = gathered.only(same), [states[i] for i in same]
+        yield Bucket(gathered.parts, gathered.group, alike.params, alike.grads, own, alike.ranks, t, many, grad_scale)
 
 
 def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:

@@ -90,11 +90,12 @@ AIMOPT_API int32_t aimopt_memory_holds(const aimopt::Torch *torch, const int64_t
             if (!tensor.is_in_place(record)) return 0;
         } else {
             const int64_t *extent = extents + 2 * (i - written);
-            if (tensor.offset * extent[1] + extent[0] > tensor.storage_bytes) return 0;
-            if (tensor.address == 0 && extent[0] > 0) return 0;
+            const bool empty = extent[0] == 0;
+            const bool fits = tensor.address != 0 && tensor.offset * extent[1] + extent[0] <= tensor.storage_bytes;
+            if (!empty && !fits) return 0;
             addresses[i - written] = tensor.address;
             const int64_t span = std::upper_bound(ends, ends + spans, tensor.address) - ends;
-            overlaps |= span < spans && starts[span] < tensor.address + extent[0] && extent[0] > 0;
+            overlaps |= !empty && span < spans && starts[span] < tensor.address + extent[0];
         }
         record += tensor.length();
     }
