@@ -10,9 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from aimopt.clean_text import one_line
 from aimopt.lab import report
 from aimopt.lab.analysis import Findings, analyse
 from aimopt.lab.config import RunConfig
+from aimopt.lab.console import CleanConsole
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.estimate import estimate
 from aimopt.lab.execution import OneRun, execute
@@ -37,7 +39,7 @@ def investigate(
     console: Console | None = None,
 ) -> int:
     """Carry studies out and show what came of them, in the terminal and as a report; the result is the exit status."""
-    say, store = console or Console(), Store(root)
+    say, store = console or CleanConsole(), Store(root)
     for study in studies:
         store.save_study(study)
         try:
@@ -56,7 +58,7 @@ def investigate(
     for found in findings(store, studies):
         say.print(report.terminal_table(found))
     for run in situation.failed:
-        _print(say, f"failed: {run.config}: {run.reason}")
+        _print(say, run.failure())
     _print(say, f"{len(situation.ended)} runs in {took}, {situation.found} of them found")
     _print(say, f"report: {write_report(store, studies, folder)}")
     return FAILED if situation.failed else 0
@@ -147,4 +149,4 @@ def _command_line() -> str:
 
 
 def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)
