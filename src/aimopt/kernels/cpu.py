@@ -19,6 +19,7 @@ from torch import Tensor
 from aimopt.kernels.program import LR, MAX_REGISTERS, SCALE, Instruction, Numbers, Program
 from aimopt.kernels.symbols import Node, Number
 from aimopt.kernels.tables import Found, Table, math_of
+from aimopt.kernels.trust import why_untrusted
 
 ISAS = ("baseline", "AVX2", "AVX-512", "NEON")
 DEVICE = "cpu"
@@ -51,6 +52,8 @@ def library() -> Library | str:
     path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
     if not path.exists():
         return "no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt"
+    if (reason := why_untrusted(path)) is not None:
+        return reason
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
