@@ -78,7 +78,8 @@ def make_run(config: RunConfig, root: str | Path, engine: str, resources: Resour
     measures = {name: value for name, value in (run.history[-1] if run.history else {}).items() if name != "step"}
     told = ", ".join(f"{name} {value:.6g}" for name, value in measures.items())
     _print(console, f"{config}: {run.status}{f' ({run.reason})' if run.reason else ''}; {told}")
-    _print(console, f"kept in {store.folder(config)}")
+    if store.folder(config).is_dir():  # a full disk may have kept nothing
+        _print(console, f"kept in {store.folder(config)}")
     return FAILED if run.status == "failed" else 0
 
 
@@ -99,6 +100,7 @@ def foresee(studies: Sequence[Study], root: str | Path, resources: Resources, co
 
 def findings(store: Store, studies: Sequence[Study]) -> list[Findings]:
     """What the runs so far say."""
+    store.check_exists()
     runs = store.runs()
     return [analyse(study, runs, store.overhead(study)) for study in studies]
 
@@ -139,6 +141,7 @@ def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources,
         try:
             with console.status(f"measuring time and memory of a step on {study.task}"):
                 measured = measure(study, trained, device=place, threads=resources.threads)
+            store.check_exists()
             store.save_overhead(study, measured)
         except Exception as error:  # the results are there all the same
             _print(console, f"cannot measure the costs on {study.task}: {explain(error)}")

@@ -40,7 +40,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
 
-    store = Store(_existing(arguments.store))
+    store = Store(_existing(arguments.store), must_exist=True)
     if arguments.watch:
         serve_report(store, arguments.out, arguments.port, CleanConsole())
     else:
@@ -50,7 +50,7 @@ def _report(arguments: argparse.Namespace) -> None:
 def _status(arguments: argparse.Namespace) -> int:
     from aimopt.lab.store import Store
 
-    store = Store(_existing(arguments.store))
+    store = Store(_existing(arguments.store), must_exist=True)
     runs = store.runs()
     for study in store.studies():
         cells = {cell.config.identity: cell.config for cell in study.cells(runs)}

@@ -34,6 +34,7 @@ def work(
     store: str | Path,
     config: Mapping[str, Any],
     *,
+    must_exist: bool = False,
     device: str = "cpu",
     threads: int = 1,
     processes: int = 1,
@@ -42,11 +43,13 @@ def work(
 ) -> tuple[Outcome, str]:
     """Make one run, here or in several processes that torchrun starts: the outcome, and why if the store cannot say."""
     if processes > 1:
-        return _with_torchrun(store, config, processes, should_stop, {"device": device, "threads": threads, **care})
+        given = {"must_exist": must_exist, "device": device, "threads": threads, **care}
+        return _with_torchrun(store, config, processes, should_stop, given)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     try:
-        return run(RunConfig.from_dict(config), Store(store), device=device, should_stop=should_stop, **care), ""
+        results = Store(store, must_exist=must_exist)
+        return run(RunConfig.from_dict(config), results, device=device, should_stop=should_stop, **care), ""
     except Exception as error:  # a failure that could not even be written down, on a full disk for example
         return "failed", explain(error)
 
