@@ -66,7 +66,7 @@ class CleanStream:
 def clean_output() -> Iterator[None]:
     """Let only printable text through to standard output and standard error."""
     out, err = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = CleanStream(out), CleanStream(err)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = CleanStream(out), CleanStream(err)
     try:
         yield
     finally:

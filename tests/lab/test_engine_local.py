@@ -62,8 +62,10 @@ def test_a_worker_that_died_before_it_read_its_order_is_no_hindrance(folder: Pat
 
 def test_leaving_the_engine_saves_the_run_and_another_engine_goes_on_from_there(folder: Path) -> None:
     slow, store = own_run(folder), Store("there")
-    with open_engine("local", store, Resources(workers=1)) as engine:
-        stop_midway(engine, slow, folder)
+    with LocalEngine(store, Resources(workers=1)) as first:
+        store.create()
+        stop_midway(first, slow, folder)
+    assert [worker.process.returncode for worker in first.workers] == [0]
     assert known(slow, store.root).status == "running"
     with open_engine("local", store, ONE) as engine:
         assert made(engine, slow) == (slow, "finished", "")

@@ -142,10 +142,12 @@ def _one_after_the_other() -> None:
     stop = threading.Event()
 
     def listen() -> None:
-        for line in sys.stdin.buffer:
-            if line == STOP:
-                stop.set()
-            asked.put(None if line == STOP else line)
+        # Unbuffered: Python aborts at its end while a thread holds the lock of a buffer.
+        with open(0, "rb", buffering=0, closefd=False) as lines:
+            for line in lines:
+                if line == STOP:
+                    stop.set()
+                asked.put(None if line == STOP else line)
         asked.put(None)
         _end_soon(stop)
 

@@ -20,8 +20,9 @@ def spreadsheet(findings: Sequence[Findings]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    for line in (columns, *([row.get(name) for name in columns] for row in rows)):
-        writer.writerow([_safe(value) for value in line])
+    writer.writerow([_safe(name) for name in columns])
+    for row in rows:
+        writer.writerow([_safe(row.get(name)) for name in columns])
     return buffer.getvalue()
 
 
