@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from aimopt import __version__
 from aimopt.bench import commands as bench
+from aimopt.clean_text import clean_output
 from aimopt.lab import commands as lab
 from aimopt.theory import commands as theory
 
@@ -17,16 +18,20 @@ COMMANDS = (lab, bench, theory)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the result is the exit status."""
-    parser = program()
+    with clean_output():
+        try:
+            return _run(program(), arguments)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return 130
+
+
+def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     if not hasattr(options, "run"):
         print(f"{overview()}\n\n{parser.format_help()}", end="")
         return 0
-    try:
-        return int(options.run(options))
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+    return int(options.run(options))
 
 
 def program() -> argparse.ArgumentParser:

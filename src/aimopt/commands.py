@@ -5,12 +5,18 @@ Exit status: 0 done, 1 done but something failed, 2 wrong usage, 130 stopped by 
 
 import argparse
 import ast
+import errno
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 Subparsers = Any  # argparse keeps the type private
+ADVICE = {
+    errno.ENOSPC: "; make room, and give the command again to go on",
+    errno.EROFS: "; choose a folder that can be written to",
+    errno.EACCES: "; choose a folder that you may use",
+}
 
 
 def command(
@@ -33,7 +39,7 @@ def command(
         except ModuleNotFoundError as error:
             print(f"aimopt {name} needs {error.name}: pip install 'aimopt[{extra}]'", file=sys.stderr)
         except (ValueError, ImportError, OSError, NotImplementedError) as error:
-            print(f"aimopt {name}: {error}", file=sys.stderr)
+            print(f"aimopt {name}: {_sentence(error)}", file=sys.stderr)
         return 2
 
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -45,6 +51,13 @@ def command(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong; of a file, its path and what the system says of it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}{ADVICE.get(error.errno or 0, '')}"
+    return str(error)
 
 
 def positive(text: str) -> int:

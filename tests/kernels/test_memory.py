@@ -265,6 +265,18 @@ def test_state_replaced_by_hand(fused: Any, replace: Callable[[Tensor], Any], ma
 
 
 @paths
+def test_lazily_negated_or_conjugated_memory_cannot_be_written(fused: Any) -> None:
+    (p,) = params = parameters([(6,)], torch.complex128)
+    optimizer = stepped(params, fused=fused)
+    p.data = p.data.conj()
+    assert_refuses(optimizer, match=r"parameter 0 .* it is a lazily negated or conjugated view")
+    p.data = p.data.resolve_conj()
+    optimizer.step()
+    optimizer.state[p]["step"] = torch._neg_view(optimizer.state[p]["step"])
+    assert_refuses(optimizer, match="'step' is a lazily negated")
+
+
+@paths
 def test_groups_that_are_removed_and_added(fused: Any) -> None:
     ends = []
     for path in (fused, False):

@@ -51,6 +51,11 @@ class Slow(AdamW):
         time.sleep(0.02)
         return super().step(closure)
 
+class Stuck(AdamW):
+    def step(self, closure=None):
+        open("stuck", "w").close()
+        time.sleep(1000)
+
 class Deadly(AdamW):
     def step(self, closure=None):
         os._exit(3)

@@ -2,18 +2,24 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from aimopt.lab import execution
+from aimopt.lab.config import RunConfig
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.engines.local import LocalEngine, Worker, places
+from aimopt.lab.engines.worker import ORPHAN_SECONDS
 from aimopt.lab.store import Store
 from running import Signals, essence, known, made, made_here, moved_to, own_run, stop_midway
 from short import curves, short_study
 
+on_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux lists them")
 ONE = Resources(workers=1, checkpoint_seconds=0.0)
 
 
@@ -56,8 +62,10 @@ def test_a_worker_that_died_before_it_read_its_order_is_no_hindrance(folder: Pat
 
 def test_leaving_the_engine_saves_the_run_and_another_engine_goes_on_from_there(folder: Path) -> None:
     slow, store = own_run(folder), Store("there")
-    with open_engine("local", store, Resources(workers=1)) as engine:
-        stop_midway(engine, slow, folder)
+    with LocalEngine(store, Resources(workers=1)) as first:
+        store.create()
+        stop_midway(first, slow, folder)
+    assert [worker.process.returncode for worker in first.workers] == [0]
     assert known(slow, store.root).status == "running"
     with open_engine("local", store, ONE) as engine:
         assert made(engine, slow) == (slow, "finished", "")
@@ -66,7 +74,7 @@ def test_leaving_the_engine_saves_the_run_and_another_engine_goes_on_from_there(
     assert essence(run) == essence(made_here(slow, folder / "here"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux lists them")
+@on_linux
 def test_several_processes_resume_train_and_save_a_run_as_one_does(folder: Path) -> None:
     slow, store = own_run(folder, micro_batches=2), Store("there")
     made_here(slow, store.root, until=3)
@@ -95,6 +103,52 @@ def test_engines_that_share_a_store_never_make_a_run_twice(folder: Path, monkeyp
         both = [pool.submit(make) for _ in range(2)]
     assert [engine.result() for engine in both] == [["finished"] * 6] * 2
     assert [len(run.sessions) for run in Store("there").runs().values()] == [1] * 6
+
+
+def driver_of(config: RunConfig, processes: int) -> "subprocess.Popen[bytes]":
+    """Another process, with an engine that makes a run."""
+    code = f"""
+from aimopt.lab.config import RunConfig
+from aimopt.lab.engines import Resources, open_engine
+from aimopt.lab.store import Store
+with open_engine("local", Store("there"), Resources(workers=1, processes={processes})) as engine:
+    engine.submit(RunConfig.from_dict({config.to_dict()!r}))
+    while True:
+        assert engine.finished(1.0) == []
+"""
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is no more; the system may take a moment to forget it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@on_linux
+def test_no_worker_outlives_its_driver_and_the_run_goes_on(folder: Path) -> None:
+    slow, stuck = own_run(folder, steps=100_000), own_run(folder, "Stuck", micro_batches=2)
+    drivers = [driver_of(slow, processes=1), driver_of(stuck, processes=2)]
+    while not ((folder / "stepping").exists() and (folder / "stuck").exists()):
+        assert [driver.poll() for driver in drivers] == [None, None]
+        time.sleep(0.02)
+    workers = [pid for driver in drivers for pid in descendants(driver.pid)]
+    assert len(workers) >= 4  # one, and another that started torchrun, which started two
+    for driver in drivers:
+        driver.kill()
+        driver.wait()
+    deadline = time.monotonic() + ORPHAN_SECONDS + 5
+    while not all(map(gone, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    work = Store("there").work(slow)
+    assert work is not None
+    state = work.resume()
+    assert state is not None
+    assert state["step"] > 0
+    work.release()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are given out on Linux alone")

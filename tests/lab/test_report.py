@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import json
 import random
 import re
 from base64 import b64encode
@@ -18,9 +19,11 @@ import pytest
 from rich.console import Console
 
 from aimopt.lab.analysis import analyse
+from aimopt.lab.console import CleanConsole
 from aimopt.lab.report import terminal_table, words, write
 from aimopt.lab.report.figures import STYLES, VARIABLES, styles_of
 from aimopt.lab.report.forms import latex, markdown
+from aimopt.lab.report.forms.spreadsheet import spreadsheet
 from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
 from odd import NAME
@@ -79,6 +82,44 @@ def test_names_stay_text_in_the_page(page: str, folder: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; $x_1$ | 50%" in page
     assert "echo &#39;&lt;b&gt;&#39;" in page
     assert "<script>" not in (folder / "report.md").read_text()
+
+
+HOSTILE = "=a\x1b]52;c;\x07b\rc\x00d\u202ee\u2028f\x9bg\ufffeh\udc80i\nj </script> [k](http://l) \\input{m} |"
+OBEYED = set("\x1b\x07\r\x00\u202e\u2028\x9b\ufffe\udc80")
+
+
+def test_control_characters_reach_no_form_of_the_report(tmp_path: Path) -> None:
+    odd, runs = odd_comparison(), dict(runs_of(odd_comparison))
+    renamed = [dataclasses.replace(c, label=HOSTILE) if c.label == NAME else c for c in odd.contenders]
+    study = dataclasses.replace(odd, contenders=tuple(renamed), name=HOSTILE)
+    failing = next(cell.config.identity for cell in study.cells(runs) if cell.contender == "AdamW")
+    runs[failing] = dataclasses.replace(runs[failing], status="failed", reason=HOSTILE)
+    found = dataclasses.replace(analyse(study, runs), title=HOSTILE)
+    write(tmp_path, [found], title=HOSTILE, command=HOSTILE, refresh=1)
+    page, text, tex, sheet = (
+        (tmp_path / name).read_bytes().decode() for name in ("index.html", "report.md", "tables.tex", "results.csv")
+    )
+    for content in (page, text, tex, sheet):
+        assert r"x1b]52;c;" in content.replace("{]}", "]").replace(r"\]", "]")
+        assert not OBEYED & set(content)
+    for data in re.findall(r'class="plot-data">(.*?)</script>', page):
+        assert not OBEYED & set("".join(line["label"] for line in json.loads(data)["lines"]))
+    assert page.count("</script>") == page.count("<script")
+    assert r"\[k\](http:\//l)" in text
+    assert r"\input" not in tex
+    rows = list(csv.DictReader(io.StringIO(sheet)))
+    assert {row["contender"][:2] for row in rows} >= {"'="}
+    assert {row["reason"][:2] for row in rows if row["status"] == "failed"} == {"'="}
+    screen = io.StringIO()
+    CleanConsole(file=screen, width=100).print(terminal_table(found))
+    assert not OBEYED & set(screen.getvalue())
+
+
+def test_numbers_below_zero_stay_numbers_in_the_spreadsheet() -> None:
+    found = findings()[0]
+    cells = [(cell, dataclasses.replace(run, history=[{"step": 1, "x": -0.5}])) for cell, run in found.cells if run]
+    rows = list(csv.DictReader(io.StringIO(spreadsheet([dataclasses.replace(found, cells=tuple(cells))]))))
+    assert {row["last_x"] for row in rows} == {"-0.5"}
 
 
 def test_every_anchor_of_the_page_is_there_once(page: str) -> None:
@@ -212,6 +253,7 @@ def test_the_tables_for_latex_are_whole(folder: Path) -> None:
         (latex.escape, "~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
         (latex.escape, "[a]*", "{[}a{]}{*}"),
         (latex.escape, "γ = ℓ\n|<", r"$\gamma$ = $\ell$ $|$$<$"),
+        (markdown.escape, "WWW.a.b https://c &lt; $d$", r"WWW\.a.b https:\//c \&lt; \$d\$"),
         (markdown.escape, "a|b *c* _d_ <e> `f`\n# [g](h)", r"a\|b \*c\* \_d\_ \<e\> \`f\` \# \[g\](h)"),
     ],
 )  # fmt: skip

@@ -1,6 +1,9 @@
 """A report is shown to this machine alone, and nothing beside it."""
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aimopt.lab.report import serve
-from aimopt.lab.report.server import ReportServer
+from aimopt.lab.report.server import MAX_CONNECTIONS, ReportServer, _content
 
 
 def ask(port: int, path: str, host: str) -> tuple[int, bytes]:
@@ -28,6 +31,9 @@ def server(tmp_path: Path) -> Iterator[ReportServer]:
     (inside / ".hidden.csv").write_text("secret")
     (inside / "notes.txt").write_text("secret")
     (inside / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.csv").write_text("secret")
+    (inside / "figures").symlink_to(tmp_path / "elsewhere")
     made: list[int] = []
 
     def again() -> None:
@@ -61,6 +67,7 @@ def test_the_page_is_made_when_asked_for_but_not_too_often(server: ReportServer)
         ("/%2e%2e/secret.csv", "localhost", 404),
         ("/..%2fsecret.csv", "localhost", 404),
         ("/link.csv", "localhost", 404),
+        ("/figures/secret.csv", "localhost", 404),
         ("/.hidden.csv", "localhost", 404),
         ("/notes.txt", "localhost", 404),
         ("/figures", "localhost", 404),
@@ -74,3 +81,63 @@ def test_only_this_machine_is_served_and_only_the_report(
     answered, content = ask(server.server_port, path, host)
     assert answered == status
     assert b"secret" not in content
+
+
+def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "page.csv").symlink_to(tmp_path / "secret")
+    assert _content(tmp_path / "page.csv") is None
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the server hangs up, within seconds."""
+    connection.settimeout(20)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_who_asks_nothing_is_dropped_however_slowly_it_speaks(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.report.server.CLIENT_SECONDS", 0.5)
+    began = time.monotonic()
+    with (
+        socket.create_connection(("127.0.0.1", server.server_port)) as silent,
+        socket.create_connection(("127.0.0.1", server.server_port)) as slow,
+    ):
+        with contextlib.suppress(ConnectionError):
+            for letter in b"GET /" * 20:
+                slow.send(bytes([letter]))
+                time.sleep(0.02)
+        assert closed(silent)
+        assert closed(slow)
+    assert time.monotonic() - began < 8
+    assert ask(server.server_port, "/", "localhost")[0] == 200
+
+
+def test_only_so_many_connections_are_open_at_once(server: ReportServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.ExitStack() as opened:
+        address = ("127.0.0.1", server.server_port)
+        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(MAX_CONNECTIONS + 5)]
+        for refused in idle[MAX_CONNECTIONS:]:
+            assert closed(refused)
+        assert len(server.connections) == MAX_CONNECTIONS
+    while server.connections:
+        time.sleep(0.01)
+    assert ask(server.server_port, "/", "localhost")[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+def test_a_report_that_cannot_be_made_is_told_to_the_reader_alone(
+    server: ReportServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise OSError("the store <results>\r\nX: y is gone")
+
+    server.again = fail
+    status, content = ask(server.server_port, "/", "localhost")
+    assert status == 503
+    assert b"the store &lt;results&gt; X: y is gone" in content
+    assert capsys.readouterr().err == ""

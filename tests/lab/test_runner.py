@@ -188,7 +188,9 @@ def test_a_full_disk_is_told(store: Store) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        assert work(store.root, config.to_dict()) == ("failed", "OSError: [Errno 27] File too large")
+        outcome, reason = work(store.root, config.to_dict())
+        assert outcome == "failed"
+        assert reason == f"OSError: [Errno 27] File too large: '{store.folder(config) / 'metrics.jsonl'}'"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from aimopt.kernels.program import MAX_REGISTERS
+from aimopt.kernels.trust import why_untrusted
 
 
 class Library(NamedTuple):
@@ -34,6 +35,8 @@ def library() -> Library | str:
     path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
     if not path.exists():
         return "no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt"
+    if (reason := why_untrusted(path)) is not None:
+        return reason
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:

@@ -80,6 +80,8 @@ def _too_short(name: str, x: Tensor) -> str | None:
 def _unwritable(name: str, x: Tensor) -> str | None:
     if is_expanded(x):
         return f"{name} is expanded, so that several elements share one place in memory; use .clone()"
+    if x.is_neg() or x.is_conj():
+        return f"{name} is a lazily negated or conjugated view; use .resolve_neg().resolve_conj()"
     if x.is_inference() and not torch.is_inference_mode_enabled():
         return f"{name} was made in torch.inference_mode(), and can only be changed there; use .clone() outside of it"
     return None

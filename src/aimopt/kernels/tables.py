@@ -140,8 +140,6 @@ def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     streams = (p, *buffers, g)
     if not all(x.dtype in TYPES for x in streams):
         return False
-    if any(x.is_conj() or x.is_neg() for x in streams[:-1]):
-        return False
     types = {TYPES[x.dtype] for x in streams}
     if len({lanes for _, lanes in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
         return False

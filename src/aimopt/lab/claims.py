@@ -41,9 +41,9 @@ class Claim:
         try:
             with os.fdopen(file, "wb") as opened:
                 opened.write(json.dumps(sign).encode())
-        except OSError:
+        except OSError as error:  # that of a full disk does not say which file
             (folder / f"claim.{number + 1}").unlink(missing_ok=True)
-            raise
+            raise OSError(error.errno, error.strerror, str(folder / f"claim.{number + 1}")) from error
         claim = cls(folder, number + 1, token)
         replaced = _read_claim(folder, number)
         if not claim.holds() or (replaced is not None and replaced != holder):

@@ -84,6 +84,7 @@ def execute(
     watch(now)
     while now.open:
         ended = engine.finished(TICK)
+        store.check_exists()
         for config, outcome, reason in ended:
             if outcome in ("busy", "stopped"):  # another process is at it, or who runs the cluster put an end to it
                 busy[config.identity] = time.monotonic() + BUSY_SECONDS

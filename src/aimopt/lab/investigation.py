@@ -10,9 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from aimopt.clean_text import one_line
 from aimopt.lab import report
 from aimopt.lab.analysis import Findings, analyse
 from aimopt.lab.config import RunConfig
+from aimopt.lab.console import CleanConsole
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.estimate import estimate
 from aimopt.lab.execution import OneRun, execute
@@ -37,7 +39,7 @@ def investigate(
     console: Console | None = None,
 ) -> int:
     """Carry studies out and show what came of them, in the terminal and as a report; the result is the exit status."""
-    say, store = console or Console(), Store(root)
+    say, store = console or CleanConsole(), Store(root)
     for study in studies:
         store.save_study(study)
         try:
@@ -56,7 +58,7 @@ def investigate(
     for found in findings(store, studies):
         say.print(report.terminal_table(found))
     for run in situation.failed:
-        _print(say, f"failed: {run.config}: {run.reason}")
+        _print(say, run.failure())
     _print(say, f"{len(situation.ended)} runs in {took}, {situation.found} of them found")
     _print(say, f"report: {write_report(store, studies, folder)}")
     return FAILED if situation.failed else 0
@@ -76,7 +78,8 @@ def make_run(config: RunConfig, root: str | Path, engine: str, resources: Resour
     measures = {name: value for name, value in (run.history[-1] if run.history else {}).items() if name != "step"}
     told = ", ".join(f"{name} {value:.6g}" for name, value in measures.items())
     _print(console, f"{config}: {run.status}{f' ({run.reason})' if run.reason else ''}; {told}")
-    _print(console, f"kept in {store.folder(config)}")
+    if store.folder(config).is_dir():  # a full disk may have kept nothing
+        _print(console, f"kept in {store.folder(config)}")
     return FAILED if run.status == "failed" else 0
 
 
@@ -97,6 +100,7 @@ def foresee(studies: Sequence[Study], root: str | Path, resources: Resources, co
 
 def findings(store: Store, studies: Sequence[Study]) -> list[Findings]:
     """What the runs so far say."""
+    store.check_exists()
     runs = store.runs()
     return [analyse(study, runs, store.overhead(study)) for study in studies]
 
@@ -137,6 +141,7 @@ def _measure_costs(studies: Sequence[Study], store: Store, resources: Resources,
         try:
             with console.status(f"measuring time and memory of a step on {study.task}"):
                 measured = measure(study, trained, device=place, threads=resources.threads)
+            store.check_exists()
             store.save_overhead(study, measured)
         except Exception as error:  # the results are there all the same
             _print(console, f"cannot measure the costs on {study.task}: {explain(error)}")
@@ -147,4 +152,4 @@ def _command_line() -> str:
 
 
 def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)

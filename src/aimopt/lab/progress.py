@@ -40,7 +40,7 @@ class Lines:
         for run in now.failed:
             if run.config.identity not in self.told:
                 self.told.add(run.config.identity)
-                self.console.print(f"failed: {run.config}: {run.reason}", markup=False, highlight=False, soft_wrap=True)
+                self.console.print(run.failure(), markup=False, highlight=False, soft_wrap=True)
         if now.seconds - self.last >= LINE_SECONDS or not now.open:
             self.last = now.seconds
             self.console.print(headline(now, at_work(now, self.store)), markup=False, highlight=False, soft_wrap=True)
@@ -96,7 +96,7 @@ def picture(now: Situation, running: list[Run]) -> RenderableType:
             f"{score[-1][1]:.4f}" if score else "",
         )
     bar = ProgressBar(total=max(1, now.total), completed=len(now.ended), width=60)
-    failures = [Text(f"failed: {run.config}: {run.reason}", style="red") for run in now.failed[-3:]]
+    failures = [Text(run.failure(), style="red") for run in now.failed[-3:]]
     return Group(Text(headline(now, running)), bar, table, *failures)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from aimopt.clean_text import one_line
 from aimopt.lab.config import RunConfig
 from aimopt.lab.tasks.task import Measure
 
@@ -29,6 +30,10 @@ class Run:
     def settled(self) -> bool:
         """Whether there is nothing left to do."""
         return self.status in ("finished", "diverged")
+
+    def failure(self) -> str:
+        """What failed and why, in one line."""
+        return one_line(f"failed: {self.config}: {self.reason}")
 
     def curve(self, key: str) -> list[tuple[int, float]]:
         """A number over the steps."""

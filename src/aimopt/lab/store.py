@@ -16,6 +16,7 @@ Every file is written whole under another name and then renamed, so a reader nev
 file locks: results of two machines are merged by copying folders.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -36,11 +37,33 @@ from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
 
 
-class Store:
-    """A folder of runs."""
+class StoreGone(OSError):
+    """The store was deleted or moved while it was in use."""
 
-    def __init__(self, root: str | Path):
-        self.root = Path(root)
+
+class Store:
+    """A folder of runs. One that `must_exist` is never made again when it is deleted under those who use it."""
+
+    def __init__(self, root: str | Path, *, must_exist: bool = False):
+        self.root, self.must_exist = Path(root), must_exist
+
+    def create(self) -> None:
+        """Make the folder unless it is there, and see whether it can be written to; from now on it must exist."""
+        probe = self.root / f".probe.{uuid.uuid4().hex[:8]}"
+        try:
+            write(probe, b"a full disk takes empty files")
+            probe.unlink()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.root)) from error
+        self.must_exist = True
+
+    def check_exists(self) -> None:
+        """Raise `StoreGone` if the folder should be there and is not."""
+        if self.must_exist and not self.root.is_dir():
+            raise StoreGone(
+                f"the store {self.root} is gone: it was deleted or moved while it was in use; "
+                "put it back, or give the command again to begin anew"
+            )
 
     def folder(self, config: RunConfig) -> Path:
         """Where a run is kept."""
@@ -75,7 +98,7 @@ class Store:
     def work(self, config: RunConfig) -> "Work | None":
         """The right to work on a run, unless another process has it; what cannot be read of it is set aside first."""
         folder = self.folder(config)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._make(folder)
         claim = Claim.take(folder)
         if claim is None:
             return None
@@ -119,6 +142,17 @@ class Store:
         digest = hashlib.sha256(_json(study.to_dict())).hexdigest()[:8]
         name = f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}-{digest}{ending}"
         return self.root / "studies" / name
+
+    def _make(self, folder: Path) -> None:
+        """Make the folder of a run, and that of its task."""
+        if not self.must_exist:
+            self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            self.check_exists()
+            raise
 
     def _studies(self) -> dict[str, Study | str]:
         found: dict[str, Study | str] = {}
@@ -243,8 +277,11 @@ def write(path: Path, content: bytes | memoryview, *, lasting: bool = True) -> N
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # that of a full disk does not say which file
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

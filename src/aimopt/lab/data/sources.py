@@ -112,7 +112,7 @@ def _sources(dataset: Dataset, forms: Iterable[Form]) -> Iterator[tuple[str, For
             yield str(folder), form, partial(_look, form, folder)
     for form in forms:
         if form.fetchable:
-            yield form.files[0].origin, form, partial(_fetch, form, _downloads(dataset))
+            yield form.files[0].origin, form, partial(_fetch, form, _downloads(dataset), dataset.largest_file)
 
 
 def _look(form: Form, folder: Path) -> dict[str, Path]:
@@ -123,9 +123,9 @@ def _look(form: Form, folder: Path) -> dict[str, Path]:
     return {file.name: folder / file.name for file in form.files}
 
 
-def _fetch(form: Form, folder: Path) -> dict[str, Path]:
+def _fetch(form: Form, folder: Path, largest: int) -> dict[str, Path]:
     try:
-        return {file.name: fetch(file, folder) for file in form.files}
+        return {file.name: fetch(file, folder, largest) for file in form.files}
     except FAILURES as error:
         say(f"  failed: {error}")
         raise

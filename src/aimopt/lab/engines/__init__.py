@@ -67,6 +67,7 @@ def order(config: RunConfig, store: Store, resources: Resources, device: str) ->
     """What `worker.work` is told to make a run, in words that any process understands."""
     return {
         "store": str(store.root.resolve()),
+        "must_exist": True,
         "config": config.to_dict(),
         "device": device,
         "threads": resources.threads,
@@ -93,6 +94,7 @@ def open_engine(name: str, store: Store, resources: Resources) -> AbstractContex
     }
     if name not in openers:
         raise ValueError(f"no engine is called {name!r}; choose one of {', '.join(ENGINES)}")
+    store.create()
     return openers[name]()
 
 

@@ -14,6 +14,7 @@ from typing import BinaryIO, Self, cast
 
 from aimopt.lab.config import RunConfig
 from aimopt.lab.engines import ATTEMPTS, PATIENCE, Ended, Resources, order
+from aimopt.lab.engines.worker import STOP, ask
 from aimopt.lab.store import Store
 
 
@@ -35,25 +36,17 @@ class Worker:
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self.process.pid, cores)
 
-    def ask(self, line: str) -> None:
-        """Give it something to do; one that has just died is noticed by its silence."""
+    def ask(self, line: bytes) -> None:
+        """Give it something to do."""
         assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(line.encode())
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return
-
-    def stop(self) -> None:
-        """Ask it to save its run and end."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # closing writes what it did not live to read
-            self.process.stdin.close()
+        ask(self.process.stdin, line)
 
     def close(self) -> None:
         """Let go of what is left of it."""
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.stop()
+        with contextlib.suppress(BrokenPipeError):  # closing writes what it did not live to read
+            self.process.stdin.close()
         self.process.stdout.close()
         self.said.close()
 
@@ -84,7 +77,7 @@ class LocalEngine:
 
     def __exit__(self, *raised: object) -> None:
         for worker in self.workers:
-            worker.stop()
+            worker.ask(STOP)
         deadline = time.monotonic() + PATIENCE
         for worker in self.workers:
             try:
@@ -121,7 +114,8 @@ class LocalEngine:
         for worker in self.workers:
             if worker.at is None and self.waiting:
                 worker.at = self.waiting.popleft()
-                worker.ask(json.dumps(order(worker.at, self.store, self.resources, worker.device)) + "\n")
+                asked = order(worker.at, self.store, self.resources, worker.device)
+                worker.ask(json.dumps(asked).encode() + b"\n")
 
     def _start(self, cores: set[int], device: str) -> None:
         worker = Worker(cores, device, self.resources.threads)

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from aimopt.clean_text import printable
 from aimopt.lab.report import words
 from aimopt.lab.report.figures import STYLES, Style, plot_data, svg
 from aimopt.lab.report.sections import Report, Section, all_pictures
@@ -22,7 +23,11 @@ from aimopt.lab.report.tables import Cell, Tone
 def page(report: Report, refresh: float | None) -> str:
     """The page as HTML."""
     environment = Environment(
-        loader=PackageLoader("aimopt.lab.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("aimopt.lab.report", "."),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     script = _file("page.js")
     series = "\n".join(f"  --series-{s.slot}: light-dark({s.light}, {s.dark});" for s in STYLES)
@@ -40,6 +45,11 @@ def page(report: Report, refresh: float | None) -> str:
         problems={section.name: _problems(section) for section in report.sections},
         contents=_contents(report),
     )
+
+
+def _finalize(value: Any) -> Any:
+    """What the template does to every value before it escapes it; what is marked up was made here."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _file(name: str) -> str:

@@ -5,16 +5,23 @@
         server.serve_forever()
 
 Only this machine can ask, and only for files of the report. A page of another site cannot either: it would have to ask
-under its own name, which is refused (DNS rebinding).
+under its own name, which is refused (DNS rebinding). Whoever connects and asks nothing, or reads nothing, is dropped.
 """
 
+import contextlib
+import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from aimopt.clean_text import one_line
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -25,16 +32,20 @@ TYPES = {
     ".pdf": "application/pdf",
 }
 LOCAL = ("127.0.0.1", "localhost")
+MAX_CONNECTIONS = 32  # at once; a browser opens about six
+CLIENT_SECONDS = 10.0  # to ask, and then to read the answer
 
 
 class ReportServer(ThreadingHTTPServer):
     """A server of one folder."""
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, folder: Path, again: Callable[[], object] | None, port: int, every: float):
         self.folder, self.again, self.every = folder.resolve(), again, every
         self.made, self.lock = -float("inf"), threading.Lock()
+        self.connections: dict[Any, float] = {}  # when each has to have asked; never, once it has
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -45,8 +56,34 @@ class ReportServer(ThreadingHTTPServer):
     def files(self) -> dict[str, Path]:
         """What may be asked for, by name: no name is ever taken for a path."""
         listed = [*self.folder.glob("*"), *self.folder.glob("figures/*")]
-        shown = [p for p in listed if p.suffix in TYPES and p.name[0] != "." and p.is_file() and not p.is_symlink()]
+        # `folder` is resolved: a path that does not lead to itself is a link, or lies behind one.
+        shown = [p for p in listed if p.suffix in TYPES and p.name[0] != "." and p.is_file() and p.resolve() == p]
         return {path.relative_to(self.folder).as_posix(): path for path in shown}
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for one more connection."""
+        if len(self.connections) >= MAX_CONNECTIONS:
+            return False
+        self.connections[request] = time.monotonic() + CLIENT_SECONDS
+        return True
+
+    def service_actions(self) -> None:
+        """Drop who has not asked in time, however slowly it sends; called about twice a second."""
+        for connection, deadline in list(self.connections.items()):
+            if time.monotonic() > deadline:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close_request(self, request: Any) -> None:
+        """Forget a connection."""
+        self.connections.pop(request, None)
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong in a line; who left or was dropped is not worth one."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"the report could not be shown: {type(error).__name__}: {error}", file=sys.stderr)
 
     def refresh(self) -> None:
         """Make the report anew, unless that was done a moment ago; who asks meanwhile waits and gets the same."""
@@ -65,6 +102,12 @@ def serve(
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
+    timeout = CLIENT_SECONDS  # of a read, and of writing the whole answer
+
+    def parse_request(self) -> bool:
+        understood = super().parse_request()
+        self.server.connections[self.connection] = float("inf")
+        return understood
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -77,13 +120,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1 or localhost")
             return
         name = unquote(urlsplit(self.path).path).lstrip("/") or "index.html"
-        if name == "index.html":
-            self.server.refresh()
+        try:
+            if name == "index.html":
+                self.server.refresh()
+        except (OSError, ValueError) as error:  # the store is gone, or the disk is full: the next try may succeed
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no report", one_line(str(error)))
+            return
         path = self.server.files().get(name)
-        if path is None:
+        content = _content(path) if path is not None else None
+        if path is None or content is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        content = path.read_bytes()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", TYPES[path.suffix])
         self.send_header("Content-Length", str(len(content)))
@@ -95,3 +142,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the command line has better things to show."""
+
+
+def _content(path: Path) -> bytes | None:
+    """The bytes of a file; none if it was replaced by a link since it was listed, or is gone."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        return opened.read()

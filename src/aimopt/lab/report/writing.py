@@ -26,12 +26,13 @@ def write(
     With `refresh`, the page reloads itself after so many seconds, and the figures are in the page alone: files of them
     are for a report that is done. `command` is how to reproduce it.
     """
+    # The quickest first: a folder that cannot be written to is told of before the figures are drawn.
+    store.write(folder / "results.csv", spreadsheet(findings).encode(), lasting=False)
     report = build(findings, title, command)
     files = {
-        "index.html": page(report, refresh).encode(),
         "report.md": markdown(report, figures=refresh is None).encode(),
         "tables.tex": latex(report).encode(),
-        "results.csv": spreadsheet(findings).encode(),
+        "index.html": page(report, refresh).encode(),
     }
     if refresh is None:
         for name, picture in all_pictures(report):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from aimopt.lab.analysis import Across, Findings
 from aimopt.lab.report.figures import comparison, lines, sweeps
-from aimopt.lab.report.figures.style import ACCENT, STYLES, VARIABLES, Picture, Style, styled, styles_of
+from aimopt.lab.report.figures.style import ACCENT, STYLES, VARIABLES, Picture, Style, save, styled, styles_of
 from aimopt.lab.report.figures.svg import plot_data, svg
 
 __all__ = [
@@ -57,7 +57,7 @@ def render(picture: Picture, ending: str) -> bytes:
     """A picture as a file of a format: `png`, `pdf`."""
     content = BytesIO()
     metadata = {"CreationDate": None} if ending == "pdf" else {}  # the same picture, the same bytes
-    picture.figure.savefig(content, format=ending, metadata=metadata)
+    save(picture, content, format=ending, metadata=metadata)
     return _with_a_palette(content) if ending == "png" else content.getvalue()
 
 

@@ -10,13 +10,15 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import IO, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from aimopt.clean_text import printable
 from aimopt.lab.analysis import Findings
 from aimopt.lab.optimizers import PAPER
 from aimopt.lab.report import words
@@ -141,6 +143,21 @@ def new_figure(found: Findings | str, size: tuple[float, float] = SIZE) -> tuple
     text = found if isinstance(found, str) else words.stamp(found)
     figure.supxlabel(textwrap.fill(text, STAMP), x=0.01, ha="left", fontsize=6, color=MUTED)
     return figure, ax
+
+
+def save(picture: Picture, file: IO[Any], **options: Any) -> None:
+    """Write a picture; every text in it is printable."""
+    for text in picture.figure.findobj(Text):
+        text.set_text(printable(text.get_text()))
+    for axis in (axis for ax in picture.figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FuncFormatter):  # it makes the texts of the ticks when they are drawn
+            axis.set_major_formatter(FuncFormatter(_printing(formatter.func)))
+    picture.figure.savefig(file, **options)
+
+
+def _printing(write: Callable[..., str]) -> Callable[..., str]:
+    return lambda value, position: printable(write(value, position))
 
 
 def plain_ticks(ax: Axes, axis: Literal["x", "y"], *, log: bool = False, integer: bool = False) -> None:

@@ -11,7 +11,8 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from aimopt.lab.report.figures.style import VARIABLES, Picture, styled
+from aimopt.clean_text import printable
+from aimopt.lab.report.figures.style import VARIABLES, Picture, save, styled
 
 SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 COLOUR = re.compile(r"#[0-9a-f]{6}")
@@ -23,7 +24,7 @@ REFERENCE = re.compile(r"url\(#([^)]+)\)")
 def svg(picture: Picture, prefix: str) -> str:
     """The drawing as an element of a page."""
     buffer = io.StringIO()
-    picture.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    save(picture, buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())
     for part in root.findall(f"{{{SVG}}}metadata"):
         root.remove(part)
@@ -31,7 +32,7 @@ def svg(picture: Picture, prefix: str) -> str:
         _adapt(element, prefix)
     for size in ("width", "height"):
         root.attrib.pop(size, None)  # the page says how wide
-    root.attrib.update({"role": "img", "aria-label": picture.alt, "class": "plot"})
+    root.attrib.update({"role": "img", "aria-label": printable(picture.alt), "class": "plot"})
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", LINK)
     return ElementTree.tostring(root, encoding="unicode")
@@ -71,9 +72,12 @@ def plot_data(picture: Picture) -> str:
     place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
     data: dict[str, Any] = {
         "box": [round(x, 2) for x in place],
-        "x": {"limits": list(ax.get_xlim()), "log": ax.get_xscale() == "log", "label": picture.x_label},
+        "x": {"limits": list(ax.get_xlim()), "log": ax.get_xscale() == "log", "label": printable(picture.x_label)},
         "y": {"limits": list(ax.get_ylim()), "log": ax.get_yscale() == "log"},
-        "lines": [{**line, "points": [_short(point) for point in line["points"]]} for line in picture.lines],
+        "lines": [
+            {**line, "label": printable(str(line["label"])), "points": [_short(point) for point in line["points"]]}
+            for line in picture.lines
+        ],
     }
     return json.dumps(data)
 

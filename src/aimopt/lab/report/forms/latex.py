@@ -1,5 +1,6 @@
 r"""The tables in the paper's layout, for `\input{tables}`; they need the package booktabs."""
 
+from aimopt.clean_text import one_line
 from aimopt.lab.report.sections import Report
 from aimopt.lab.report.tables import Cell, Table
 
@@ -26,7 +27,7 @@ def latex(report: Report) -> str:
 
 def escape(text: str) -> str:
     """Text that stays text; a line of the file stays one line."""
-    return "".join(SPECIAL.get(character, character) for character in " ".join(text.split()))
+    return "".join(SPECIAL.get(character, character) for character in one_line(text))
 
 
 def _table(table: Table, title: str) -> str:

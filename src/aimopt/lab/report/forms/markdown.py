@@ -3,10 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from aimopt.clean_text import one_line, printable
 from aimopt.lab.report.sections import Named, Report, Section
 from aimopt.lab.report.tables import Cell, Table
 
-SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+# Also what GitHub makes more of: entities, formulas, and addresses that become links by themselves.
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$]|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
 SIGNS = {"ok": "ok", "warning": "**warning**", "problem": "**PROBLEM**"}
 
 
@@ -22,13 +24,13 @@ def markdown(report: Report, figures: bool) -> str:
     for section in report.sections:
         lines += ["", f"## {escape(section.title)}", "", *_section(section, figures)]
     if report.command:
-        lines += ["", "## How to reproduce", "", *(f"    {line}" for line in report.command.splitlines())]
+        lines += ["", "## How to reproduce", "", *(f"    {line}" for line in printable(report.command).splitlines())]
     return "\n".join(lines) + "\n"
 
 
 def escape(text: str) -> str:
     """Text that stays text, also in a cell of a table."""
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def _section(section: Section, figures: bool) -> list[str]:

@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from aimopt.clean_text import one_line
 from aimopt.lab.analysis import Findings
 
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide ones too: some spreadsheets read them as the others
 FACTS = ("parameters", "state_bytes", "peak_bytes", "seconds", "initial")
 
 
@@ -17,10 +19,10 @@ def spreadsheet(findings: Sequence[Findings]) -> str:
     rows = [row for found in findings for row in _rows(found)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_safe(name) for name in columns])
     for row in rows:
-        writer.writerow({name: _safe(value) for name, value in row.items()})
+        writer.writerow([_safe(row.get(name)) for name in columns])
     return buffer.getvalue()
 
 
@@ -59,5 +61,8 @@ def _judged(found: Findings, role: str, run: Any) -> float | None:
 
 
 def _safe(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    """A number as it is; text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = one_line(str(value))
+    return f"'{text}" if text.startswith(FORMULA) else text
