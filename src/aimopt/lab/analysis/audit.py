@@ -8,13 +8,13 @@ from typing import Any
 from aimopt.lab.analysis.findings import Remark, Standing
 from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.runs import Run
+from aimopt.lab.stats import ENOUGH_SEEDS
 from aimopt.lab.study import Cell, Study
 from aimopt.lab.tasks import Task
 
 Cells = Sequence[tuple[Cell, Run | None]]
 NAMED = 6  # of a long list
 CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # its beginning is enough
-ENOUGH_SEEDS = 5
 
 
 def audit(study: Study, task: Task, cells: Cells, standings: Sequence[Standing]) -> Iterator[Remark]:
@@ -46,7 +46,8 @@ def _completeness(study: Study, cells: Cells, standings: Sequence[Standing]) -> 
     if not (failed or running or missing or waiting):
         yield Remark("ok", f"All {len({cell.config.identity for cell, _ in cells})} runs are over.")
     if len(study.seeds) < ENOUGH_SEEDS:
-        yield Remark("warning", f"Only {len(study.seeds)} seeds: a verdict needs very clear differences.")
+        few = f"{len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
+        yield Remark("warning", f"Only {few}: a verdict needs at least {ENOUGH_SEEDS}.")
 
 
 def _budgets(study: Study, cells: Cells) -> Iterator[Remark]:

@@ -20,7 +20,7 @@ def terminal_table(found: Findings) -> RenderableType:
     table.add_column(f"{found.measure.label} {words.ARROWS[found.measure.better]}", justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     table.add_column(f"gain on {found.study.reference}"[:24], justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict")
     for standing in found.standings:
         table.add_row(*_row(found, standing))
     notes = [Text(sentence) for sentence in words.summary(found)]
@@ -43,9 +43,7 @@ def _row(found: Findings, standing: Standing) -> list[Text]:
     else:
         value = f"{words.number(spread.mean, decimals)} ± {words.number(spread.std, decimals)}"
     settled = sum(outcome.settled for outcome in standing.finals)
-    verdict = "reference" if standing.label == found.study.reference else words.verdict(difference)
-    if words.is_unsure(verdict):
-        verdict = "cannot tell"  # the column of seeds says with how many
+    verdict = "reference" if standing.label == found.study.reference else words.short_verdict(difference)
     gain = words.signed(difference.mean, decimals) if difference else ""
     return [
         Text(standing.label, style=best),
