@@ -63,12 +63,14 @@ def _budgets(study: Study, cells: Cells) -> Iterator[Remark]:
     for cell, run in cells:
         if cell.role == "search":
             searched[cell.contender] += [cell.config.steps] if run is None or run.status != "failed" else []
+    if not any(searched.values()):  # all of it failed, which is said elsewhere
+        return
     budgets = {tuple(sorted(steps)) for steps in searched.values()}
     if len(budgets) > 1:
         each = ", ".join(f"{label} {len(steps)} runs of {sum(steps)} steps" for label, steps in searched.items())
         yield Remark("problem", f"The searches had unequal budgets: {each}.")
     else:
-        count, steps = len(study.grid), next(iter(budgets))[0] if budgets else 0
+        count, steps = len(study.grid), next(iter(budgets))[0]
         yield Remark("ok", f"Every contender had the same search: {count} learning rates, {steps} steps each.")
     lengths = {cell.config.steps for cell, _ in cells if cell.role != "search"}
     if len(lengths) > 1:

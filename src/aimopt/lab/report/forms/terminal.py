@@ -20,7 +20,7 @@ def terminal_table(found: Findings) -> RenderableType:
     table.add_column(f"{found.measure.label} {words.ARROWS[found.measure.better]}", justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     table.add_column(f"gain on {found.study.reference}"[:24], justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("verdict", min_width=len("cannot tell:"))
     for standing in found.standings:
         table.add_row(*_row(found, standing))
     notes = [Text(sentence) for sentence in words.summary(found)]
