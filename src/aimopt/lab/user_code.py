@@ -22,7 +22,7 @@ def user_code(failure: str, *, explained: tuple[type[Exception], ...] = ()) -> I
     """
     try:
         yield
-    except (KeyboardInterrupt, *explained):  # Ctrl-C is the user's, not the code's
-        raise
     except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, *explained)):  # Ctrl-C is the user's, not the code's
+            raise
         raise ValueError(f"{failure}: {explain(error)}") from error

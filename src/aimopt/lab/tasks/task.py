@@ -135,9 +135,7 @@ class Task(ABC):
             for name, value in (settings or {}).items():
                 kind = _kinds(cls)[name]
                 if not fits(value, kind):
-                    known = typing.get_args(kind) if typing.get_origin(kind) is Literal else (getattr(usual, name),)
-                    wanted = "one of" if len(known) > 1 else "such as" if known != (None,) else f"{kind}, such as"
-                    raise ValueError(f"{name} must be {wanted} {', '.join(map(repr, known))}, got {value!r}")
+                    raise ValueError(f"{name} must be {_described(kind, getattr(usual, name))}, got {value!r}")
             return dataclasses.replace(usual, **(settings or {}))
 
     @classmethod
@@ -189,6 +187,13 @@ class Task(ABC):
 def _kinds(task: type[Task]) -> dict[str, Any]:
     """What the fields of a task declare."""
     return typing.get_type_hints(task)
+
+
+def _described(kind: Any, usual: Any) -> str:
+    """What a setting must be, for a message."""
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(kind)))}"
+    return f"such as {usual!r}" if usual is not None else f"{kind}, such as None"
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from aimopt.lab.analysis import Findings, Standing
 from aimopt.lab.report import words
+from aimopt.lab.stats import ENOUGH_SEEDS
 
 TONES = {"better": "green", "worse": "red"}
 LEVELS = {"warning": ("!", "yellow"), "problem": ("✗", "red")}
@@ -20,7 +21,7 @@ def terminal_table(found: Findings) -> RenderableType:
     table.add_column(f"{found.measure.label} {words.ARROWS[found.measure.better]}", justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     table.add_column(f"gain on {found.study.reference}"[:24], justify="right", no_wrap=True)
-    table.add_column("verdict", min_width=len("cannot tell:"))
+    table.add_column("verdict", no_wrap=True)
     for standing in found.standings:
         table.add_row(*_row(found, standing))
     notes = [Text(sentence) for sentence in words.summary(found)]
@@ -44,6 +45,8 @@ def _row(found: Findings, standing: Standing) -> list[Text]:
         value = f"{words.number(spread.mean, decimals)} ± {words.number(spread.std, decimals)}"
     settled = sum(outcome.settled for outcome in standing.finals)
     verdict = "reference" if standing.label == found.study.reference else words.short_verdict(difference)
+    if difference and difference.too_few_seeds:  # two short lines; the sentences below say it in full
+        verdict = f"cannot tell\n{len(difference.differences)} of {ENOUGH_SEEDS} seeds"
     gain = words.signed(difference.mean, decimals) if difference else ""
     return [
         Text(standing.label, style=best),
