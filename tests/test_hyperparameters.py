@@ -161,7 +161,7 @@ def test_a_bad_value_is_told_with_the_class_that_was_called(Optimizer: Class) ->
     )
     for keyword in inspect.signature(Optimizer).parameters:
         if keyword not in lenient:
-            with pytest.raises(ValueError, match=rf"^{name}: .*{keyword}.*, got 'nonsense'|^{name}: "):
+            with pytest.raises(ValueError, match=f"^{name}: "):
                 Optimizer(params, **{keyword: "nonsense"})
     with pytest.raises(ValueError, match=f"^{name}: optimizer got an empty parameter list"):
         Optimizer([])
