@@ -114,6 +114,75 @@ def test_a_bad_hyperparameter_gets_a_sentence(options: dict[str, Any], message: 
         aimopt.RADAR(parameters(), **options)
 
 
+@every
+def test_an_unknown_keyword_is_told_with_the_class_that_was_called(Optimizer: Class) -> None:
+    name, params = Optimizer.__name__, parameters(shapes_for(Optimizer))
+    for keyword in ("nothing", "eps", "amsgrad", "zeta", "momentum", "weight_deacy", "params_"):
+        if keyword in inspect.signature(Optimizer).parameters:
+            continue
+        with pytest.raises(TypeError) as caught:
+            Optimizer(params, lr=0.1, **{keyword: 1})
+        assert str(caught.value).startswith(f"{name}() got an unexpected keyword argument {keyword!r}; ")
+    with pytest.raises(TypeError, match=rf"^{name}\(\) .* 'geometry'; the parts of {name} are fixed; .* AIM\("):
+        Optimizer(params, lr=0.1, geometry=aimopt.Sign())
+    with pytest.raises(TypeError, match=rf"^{name}\(\) .* 'weight_deacy'; did you mean 'weight_decay'\?"):
+        Optimizer(params, lr=0.1, weight_deacy=0.1)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "hint"),
+    [
+        ("eps", "write zeta=eps² instead, which stands under the root: zeta=1e-16 for eps=1e-8"),
+        ("amsgrad", "Adam, AdamW, AdaBelief, RAD take it, RADAR takes lr, betas, gamma"),
+        ("rectify", "AdaBelief takes it, RADAR takes lr, betas, gamma"),
+        ("gama", "did you mean 'gamma'?"),
+        ("nothing", "known are lr, betas, gamma, ell, ell_ratio"),
+    ],
+)
+def test_an_unknown_keyword_is_told_with_what_to_write_instead(keyword: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        aimopt.create("radar", parameters(), **{keyword: 1})
+    assert str(caught.value).startswith(f"RADAR() got an unexpected keyword argument {keyword!r}; {hint}")
+
+
+@every
+def test_a_bad_value_is_told_with_the_class_that_was_called(Optimizer: Class) -> None:
+    """Of every hyperparameter, whoever checks it, and of the parameters themselves."""
+    name, params = Optimizer.__name__, parameters(shapes_for(Optimizer))
+    lenient = (
+        "params",
+        "betas",
+        "nesterov",
+        "no_prox",
+        "weight_decouple",
+        "decouple_weight_decay",
+        "amsgrad",
+        "rectify",
+    )
+    for keyword in inspect.signature(Optimizer).parameters:
+        if keyword not in lenient:
+            with pytest.raises(ValueError, match=f"^{name}: "):
+                Optimizer(params, **{keyword: "nonsense"})
+    with pytest.raises(ValueError, match=f"^{name}: optimizer got an empty parameter list"):
+        Optimizer([])
+    with pytest.raises(TypeError, match=f"^{name}: params argument"):
+        Optimizer(params[0])
+    with pytest.raises(TypeError, match=rf"^{name}\.__init__\(\) missing 1 required positional argument: 'params'"):
+        Optimizer()
+
+
+def test_an_error_inside_a_users_optimizer_is_not_taken_for_the_callers() -> None:
+    class Mine(aimopt.AIM):
+        def __init__(self, params: Any, lr: float = 0.1, **options: Any):
+            gamma = options.pop("gamma", 0.1)
+            parts: dict[str, Any] = dict(filter=aimopt.GradientDifference(0.9, gamma), geometry=aimopt.Relativistic())
+            super().__init__(params, lr, **parts, **options)
+
+    assert Mine(parameters(), gamma=0.2).param_groups[0]["gamma"] == 0.2
+    with pytest.raises(TypeError, match=r"^Mine\(\) got an unexpected keyword argument 'delta'; "):
+        Mine(parameters(), delta=1)
+
+
 def test_a_bad_value_set_later_is_refused_at_the_next_step() -> None:
     params = parameters()
     optimizer = aimopt.RADAR(params)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints
+from aimopt.calling import explained
 from aimopt.checks import check_group, check_joint, check_part, check_tensor_lr
 from aimopt.components import Correction, Filter, Geometry, Parts
 from aimopt.corrections import Direct, Residual
@@ -124,6 +125,7 @@ class AIM(Optimizer):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.__signature__ = _spelled_out(cls)  # type: ignore[attr-defined]
+        cls.__init__ = explained(cls.__init__, AIM.__subclasses__)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it may give its own parts (`geometry=Spectral()`) and its own hyperparameters."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from aimopt import __version__
 from aimopt.bench import commands as bench
 from aimopt.clean_text import clean_output
+from aimopt.commands import Parser
 from aimopt.lab import commands as lab
 from aimopt.theory import commands as theory
 
@@ -36,7 +37,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
 
 def program() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
+    parser = Parser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
     parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:

@@ -96,7 +96,7 @@ def test_the_small_gpt_learns() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["bench", "step", "--models", "foo"], "no model is called 'foo'; there are gpt2"),
+        (["bench", "step", "--models", "foo"], "no model is called 'foo'; known are gpt2"),
         (["bench", "step", "--rounds", "0"], "must be a whole number from 1, got '0'"),
         (["bench", "step", "--json", "/no/such/folder/x.json"], "there is no folder '/no/such/folder'"),
         (["bench"], "required"),

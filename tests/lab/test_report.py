@@ -280,16 +280,54 @@ def test_the_headline_counts_verdicts() -> None:
     better, worse = (verdicts.count(word) for word in ("better", "worse"))
     assert words.headline([first, second], None) == (
         f"Against AdamW on 2 tasks, RADAR is better on {better}, worse on {worse}, "
-        f"and cannot be told from it on {2 - better - worse}."
+        f"and cannot be told from it on {2 - better - worse} "
+        "(4 to 5 seeds, a verdict needs at least 5; among 6 contenders)."
     )
     told = {"better": "is better than", "worse": "is worse than"}.get(verdicts[0], "cannot be told from")
-    assert words.headline([first], None) == f"On Digits, MLP (1k), at scale demo, RADAR {told} AdamW."
+    assert words.headline([first], None) == (
+        f"On Digits, MLP (1k), at scale demo, RADAR {told} AdamW (5 seeds; among RADAR, AdamW and Lion)."
+    )
     assert words.headline([findings()[2]], None) == ""
+
+
+TWO_SEEDS = "cannot tell: too few seeds (2 of at least 5)"
+
+
+def test_two_seeds_give_no_verdict_in_any_form(tmp_path: Path) -> None:
+    """However sure the t-test is: RADAR is made better than AdamW by 1 on each of two seeds."""
+    study, runs = comparison(), dict(runs_of(comparison))
+    by_seed = {(c.contender, c.config.seed): c.config.identity for c in study.cells(runs) if c.role == "final"}
+    few = dataclasses.replace(study, seeds=study.seeds[:2])
+    for seed in few.seeds:
+        run = runs[by_seed["RADAR", seed]]
+        of_adamw = runs[by_seed["AdamW", seed]].history[-1]["test_loss"]
+        better = [*run.history[:-1], {**run.history[-1], "test_loss": of_adamw - 1 + seed / 1e3}]
+        runs[by_seed["RADAR", seed]] = dataclasses.replace(run, history=better)
+    found = analyse(few, runs)
+    difference = found.standing("RADAR").difference
+    assert difference is not None
+    assert difference.holm_t_p < 0.01
+    assert difference.verdict == TWO_SEEDS
+    assert words.headline([found], None) == (
+        "On Digits, MLP (1k), at scale demo, RADAR cannot be told from AdamW "
+        "(2 seeds, a verdict needs at least 5; among RADAR, AdamW and Lion)."
+    )
+    assert "With 2 seeds, no contender can be told from AdamW: a verdict needs at least 5." in words.summary(found)
+    write(tmp_path, [found], refresh=1)
+    forms = {name: (tmp_path / name).read_text() for name in ("index.html", "report.md", "tables.tex", "results.csv")}
+    for name in ("index.html", "report.md", "tables.tex"):
+        assert forms[name].count(TWO_SEEDS) >= 2, name  # RADAR and Lion
+        assert words.headline([found], None) in forms[name] or name == "tables.tex"
+    for name, text in forms.items():
+        assert not re.search(r"[▲▼](?! (better|worse))|\$\^\{[+-]\}\$(?! (better|worse))|better than", text), name
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(terminal_table(found))
+    assert len(re.findall(r"(?:RADAR|Lion) .* cannot tell *│\n.* 2 of 5 seeds", screen.getvalue())) == 2
 
 
 def test_the_summary_flatters_nobody() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
-    assert words.summary(analyse(study, {})) == ["So far: 0 of 27 runs are over.", "There is no result yet."]
+    assert words.summary(analyse(study, {})) == ["So far: 0 of 39 runs are over.", "There is no result yet."]
     finals = {label: [c.config.identity for c in study.cells(runs) if c[:2] == (label, "final")] for label in LABELS}
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in finals["RADAR"]}
     reference = findings()[0].reference.spread
@@ -297,7 +335,7 @@ def test_the_summary_flatters_nobody() -> None:
     assert words.summary(analyse(study, runs))[:3] == [
         f"AdamW has the best mean test loss ({reference.mean:.4f}); RADAR is 3rd of 3 (diverged).",
         "Against AdamW, worse: RADAR and Lion.",
-        "RADAR diverged on 3 of 3 seeds.",
+        "RADAR diverged on 5 of 5 seeds.",
     ]
     others = [*finals["AdamW"], *finals["Lion"]]
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in others}

@@ -104,14 +104,15 @@ import torch
 class Raises(torch.optim.SGD):
     def step(self, closure=None):
         raise RuntimeError("no\\nsuch <luck>")
-class NoOptimizer:
-    def __init__(self, params, lr): pass
+class Unmade(torch.optim.SGD):
+    def __init__(self, params, lr, foreach=None):
+        raise KeyError("unmade")
 """
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("Raises", "RuntimeError: no such <luck>"), ("NoOptimizer", "ValueError: faulty.py:NoOptimizer makes a")],
+    [("Raises", "RuntimeError: no such <luck>"), ("Unmade", "KeyError: 'unmade'")],
 )
 def test_an_optimizer_that_raises_is_a_result(
     name: str, reason: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

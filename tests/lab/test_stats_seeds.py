@@ -133,9 +133,10 @@ NOISE = [0.010, -0.012, 0.003, 0.008, -0.005]
         ([0.5] * 5, "better"),
         ([0.0] * 5, "identical"),
         ([0.0] * 4 + [0.1], "cannot tell with 5 seeds"),
-        ([1.0], "cannot tell with 1 seed"),
-        ([0.0], "cannot tell with 1 seed"),
-        ([1.0, 1.001], "better"),
+        ([1.0], "cannot tell: too few seeds (1 of at least 5)"),
+        ([0.0] * 4, "cannot tell: too few seeds (4 of at least 5)"),
+        # p = 0.0003 by t, but two seeds are two numbers
+        ([1.0, 1.001], "cannot tell: too few seeds (2 of at least 5)"),
         # significant by t, but one seed of five is against it
         ([1.0, 1.0, 1.0, 1.0, -0.01], "cannot tell with 5 seeds"),
     ],
@@ -151,10 +152,10 @@ def test_the_last_case_is_significant_by_t() -> None:
 @pytest.mark.parametrize(
     ("contender", "reference", "verdict"),
     [
-        ([INF] * 3, [1.0, 2.0, 3.0], "worse"),
-        ([1.0, 2.0, 3.0], [NAN] * 3, "better"),
-        ([INF] * 2, [1.0, 2.0], "cannot tell with 2 seeds"),
-        ([INF, INF, INF, 9.0], [1.0] * 4, "cannot tell with 4 seeds"),
+        ([INF] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], "worse"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [NAN] * 5, "better"),
+        ([INF] * 4, [1.0] * 4, "cannot tell: too few seeds (4 of at least 5)"),
+        ([INF, INF, INF, INF, 9.0], [1.0] * 5, "cannot tell with 5 seeds"),
         ([INF, 2.0, 2.0, 2.0, 2.0], [1.0] * 5, "cannot tell with 5 seeds"),
         ([INF, 2.0, 2.0, 2.0, 2.0, 2.0], [1.0] * 6, "worse"),
         ([INF, 2.0, 2.0, 2.0, 0.9], [1.0] * 5, "cannot tell with 5 seeds"),
@@ -193,6 +194,14 @@ def test_neither_orientation_nor_the_order_of_seeds_matters(
         assert d.t_p == pytest.approx(got[name].t_p, abs=1e-6, nan_ok=True)
 
 
+@given(tables, st.sampled_from(["lower", "higher"]))
+@settings(deadline=None)
+def test_fewer_than_five_seeds_give_no_verdict_whatever_p_says(table: tuple[list[float], ...], better: Better) -> None:
+    for d in compare(dict(zip("abc", table, strict=True)), "a", better).values():
+        few = f"cannot tell: too few seeds ({len(table[0])} of at least 5)"
+        assert (d.verdict == few) == d.too_few_seeds == (len(table[0]) < 5)
+
+
 @given(tables)
 @settings(deadline=None)
 def test_swapping_the_two_swaps_the_verdict(table: tuple[list[float], ...]) -> None:
@@ -208,7 +217,7 @@ def test_p_does_not_depend_on_the_scale(gains: list[int], scale: float) -> None:
     assert sign_flip_p(np.multiply(gains, scale)) == sign_flip_p(gains)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seeds", [5, 7, 10])
 @pytest.mark.parametrize("noise", ["normal", "lognormal", "standard_cauchy"])
 def test_contenders_that_do_not_differ_are_rarely_told_apart(noise: str, seeds: int) -> None:
     """Of tables with seven contenders and no difference, at most one in twenty has any verdict."""
@@ -219,7 +228,7 @@ def test_contenders_that_do_not_differ_are_rarely_told_apart(noise: str, seeds: 
     assert wrong <= scipy_stats.binom.ppf(0.999, trials, 0.05)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seeds", [5, 7, 10])
 @pytest.mark.parametrize("share", [0.05, 0.2])
 def test_contenders_that_diverge_alike_are_rarely_told_apart(share: float, seeds: int) -> None:
     """The same of tables in which runs diverge."""

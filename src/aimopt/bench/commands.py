@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aimopt.bench.shapes import MODELS
-from aimopt.commands import positive
+from aimopt.commands import command, new_file, positive
+from aimopt.spelling import suggestion
 
 
 def add_to(commands: Any) -> None:
@@ -19,34 +20,32 @@ def add_to(commands: Any) -> None:
         epilog="example: aimopt bench step --models tiny,vit --json step.json",
     )
     kinds = bench.add_subparsers(dest="kind", required=True, metavar="{step,train}")
-    step = kinds.add_parser(
+    step = command(
+        kinds,
         "step",
-        help="the optimizer step beside torch's and the installed peers'",
-        epilog="example: aimopt bench step --models tiny,vit --json step.json",
+        "the optimizer step beside torch's and the installed peers'",
+        "aimopt bench step --models tiny,vit --json step.json",
+        _step,
+        extra="test",
     )
     step.add_argument("--models", type=_models, default=list(MODELS), help=f"some of {','.join(MODELS)} (all)")
-    train = kinds.add_parser(
-        "train", help="a small GPT's whole training step", epilog="example: aimopt bench train --rounds 30"
+    train = command(
+        kinds, "train", "a small GPT's whole training step", "aimopt bench train --rounds 30", _train, extra="test"
     )
     for parser, rounds in ((step, 15), (train, 30)):
         parser.add_argument("--rounds", type=positive, default=rounds, help=f"how often each is timed ({rounds})")
-        parser.add_argument("--json", type=_file, metavar="FILE", help="also write the results there")
+        parser.add_argument("--json", type=new_file(), metavar="FILE", help="also write the results there")
         parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: does it work here?")
-        parser.set_defaults(run=_step if parser is step else _train)
 
 
 def _models(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}")
+        raise argparse.ArgumentTypeError(f"no model is called {unknown[0]!r}; {suggestion(unknown[0], MODELS)}")
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"a model is named twice in {text!r}; name each once")
     return names
-
-
-def _file(text: str) -> Path:
-    if not Path(text).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {str(Path(text).parent)!r}; make it first")
-    return Path(text)
 
 
 def _step(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from aimopt.lab import optimizers, references, tasks
+from aimopt.lab.user_code import user_code
 
 # Settings of a task that say which runs a study consists of, and nothing about any of them.
 _OF_THE_STUDY = ("lr", "grid", "seeds", "search_steps")
@@ -69,7 +70,9 @@ class RunConfig:
         length = chosen.steps if steps is None else steps
         if not 0 < length <= chosen.steps:
             raise ValueError(f"steps must be from 1 to {chosen.steps}, the length of the schedule, got {length}")
-        complete = optimizers.resolved(name, chosen.options(name), options or {})
+        with user_code(f"{task} cannot say the options of {name}"):
+            usual = chosen.options(name)
+        complete = optimizers.resolved(name, usual, options or {})
         return cls(
             task=task,
             scale=scale,
@@ -123,6 +126,10 @@ class RunConfig:
             settings={**_NO_SEARCH, **{name: frozen(value) for name, value in self.settings.items()}},
         )
         assert again.task == self.task
+
+    def check_optimizer(self, label: str | None = None) -> None:
+        """Refuse options that the optimizer refuses: it is made once, for a small matrix."""
+        optimizers.check(self.optimizer, lr=self.lr, options=self.options, label=label or self.optimizer)
 
     def __str__(self) -> str:
         return f"{self.task} {self.optimizer} lr {self.lr:g} seed {self.seed}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from aimopt.clean_text import one_line
-from aimopt.lab import report
+from aimopt.lab import report, tasks
 from aimopt.lab.analysis import Findings, analyse
 from aimopt.lab.config import RunConfig
 from aimopt.lab.console import CleanConsole
@@ -43,7 +43,7 @@ def investigate(
     for study in studies:
         store.save_study(study)
         try:
-            study.make_task().prepare()
+            tasks.prepare(study.task, study.make_task())
         except Exception as error:  # its runs fail one by one, with this reason; other studies go on
             _print(say, f"cannot prepare {study.task}: {explain(error)}")
     try:
@@ -67,7 +67,7 @@ def investigate(
 def make_run(config: RunConfig, root: str | Path, engine: str, resources: Resources, console: Console) -> int:
     """Make one run and show what came of it; the result is the exit status."""
     store = Store(root)
-    config.make_task().prepare()
+    tasks.prepare(config.task, config.make_task())
     try:
         with open_engine(engine, store, resources) as opened, shown(console, store) as watch:
             situation = execute([OneRun(config)], store, opened, watch)
@@ -87,7 +87,7 @@ def foresee(studies: Sequence[Study], root: str | Path, resources: Resources, co
     """Say what studies will take, from a few timed steps."""
     store = Store(root)
     for study in studies:
-        study.make_task().prepare()
+        tasks.prepare(study.task, study.make_task())
         seen = estimate(study, store.runs(), resources)
         _print(
             console,

@@ -15,6 +15,7 @@ from aimopt.lab.config import RunConfig
 from aimopt.lab.overhead import Cost, Overhead
 from aimopt.lab.runner import start
 from aimopt.lab.study import Study
+from aimopt.lab.user_code import user_code
 
 ROUNDS = 15
 MEMORY_STEPS = 3
@@ -55,9 +56,10 @@ class Stepper:
 
     def __init__(self, config: RunConfig, device: str):
         self.device, self.index = torch.device(device), 0
-        self.training = start(config, self.device)
-        for _ in range(config.make_task().steady_from):
-            self()
+        with user_code(f"cannot train {config}", explained=(OSError, ImportError)):
+            self.training = start(config, self.device)
+            for _ in range(config.make_task().steady_from):
+                self()
 
     def __call__(self) -> None:
         """Take a step."""

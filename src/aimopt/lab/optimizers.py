@@ -6,6 +6,7 @@ make("torch.optim:AdamW", named_parameters, lr=1e-3, options={"weight_decay": 0.
 
 import inspect
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 from aimopt.lab import references
+from aimopt.lab.user_code import user_code
 from aimopt.optimizers import available, class_of
+from aimopt.spelling import suggestion
 
 # The paper's eight, in its order.
 PAPER = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Lion")
@@ -45,8 +48,8 @@ def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) ->
         raise ValueError(f"{name} is given its learning rate and parameters by the run; leave them out of its options")
     unknown = [option for option in options if option not in parameters]
     if unknown and not open_ended:
-        known = ", ".join(option for option in parameters if option not in ("self", "params", "lr"))
-        raise ValueError(f"{name} has no option {unknown[0]!r}; it has {known}")
+        known = [option for option in parameters if option not in ("self", "params", "lr")]
+        raise ValueError(f"{name} has no option {unknown[0]!r}; {suggestion(unknown[0], known)}")
     defaults = {option: p.default for option, p in parameters.items() if _plain(p.default) and option != "lr"}
     usual = {option: value for option, value in usual.items() if option in parameters}
     chosen = {**defaults, **usual, **options}
@@ -67,9 +70,18 @@ def make(
         built = optimizer(named, lr=lr, **chosen)
     except (TypeError, AttributeError):
         built = optimizer([parameter for _, parameter in named], lr=lr, **chosen)
-    if not isinstance(built, torch.optim.Optimizer):
-        raise ValueError(f"{name} makes a {type(built).__name__}, not a torch.optim.Optimizer")
     return built
+
+
+def check(name: str, *, lr: float, options: Mapping[str, Any], label: str) -> None:
+    """Refuse what the optimizer refuses, before anything is trained with it; `label` is what messages call it."""
+    step = inspect.signature(_class(name).step).parameters
+    if "closure" in step and step["closure"].default is inspect.Parameter.empty:
+        raise ValueError(f"{label} needs a closure for every step, which a run does not give; choose another optimizer")
+    matrix = torch.zeros(2, 2, requires_grad=True)  # for those, too, that take matrices alone
+    with warnings.catch_warnings(), user_code(f"{label} cannot be made"):
+        warnings.simplefilter("ignore")  # what it warns of is said when it trains
+        make(name, [("weight", matrix)], lr=lr, options=options)
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
@@ -97,4 +109,9 @@ def _plain(value: Any) -> bool:
 
 
 def _class(name: str) -> Any:
-    return references.load(name) if ":" in name else class_of(name)
+    if ":" not in name:
+        return class_of(name)
+    optimizer = references.load(name)
+    if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)):
+        raise ValueError(f"{name} is no optimizer; name a class that derives from torch.optim.Optimizer")
+    return optimizer

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from aimopt.lab.user_code import user_code
+from aimopt.spelling import suggestion
+
 
 def load(reference: str) -> Any:
     """What a reference names."""
@@ -16,10 +19,14 @@ def load(reference: str) -> Any:
         raise ValueError(f"{reference!r} names nothing; write package.module:Name or file.py:Name")
     module = _file(Path(place)) if place.endswith(".py") else _module(place)
     if not hasattr(module, name):
+        public = getattr(module, "__all__", ())
         there = [
-            n for n, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+            known
+            for known, value in vars(module).items()
+            if isinstance(value, type) and (known in public or value.__module__ == module.__name__)
         ]
-        raise ValueError(f"{place} has no {name!r}; its classes are {', '.join(sorted(there)) or 'none'}")
+        hint = suggestion(name, sorted(there)) if there else "it has no classes"
+        raise ValueError(f"{place} has no {name!r}; {hint}")
     return getattr(module, name)
 
 
@@ -38,10 +45,14 @@ def check_sources(sources: Mapping[str, str]) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"there is no module {error.name!r} here; install it, or name a file: file.py:Name") from None
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} cannot be a module; write package.module:Name or file.py:Name")
+    with user_code(f"the module {name} cannot be loaded"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name
+    raise ValueError(f"there is no module {missing!r} here; install it, or name a file: file.py:Name")
 
 
 def _file(path: Path) -> ModuleType:
@@ -55,8 +66,9 @@ def _file(path: Path) -> ModuleType:
         module.__file__ = str(path)
         sys.modules[name] = module  # a dataclass looks its module up while it is being made
         try:
-            exec(compile(code, str(path), "exec"), vars(module))
-        except Exception as error:
+            with user_code(f"{path} cannot be loaded"):
+                exec(compile(code, str(path), "exec"), vars(module))
+        except BaseException:
             del sys.modules[name]
-            raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise
     return sys.modules[name]

@@ -22,6 +22,7 @@ from aimopt.lab.config import RunConfig
 from aimopt.lab.distributed import World
 from aimopt.lab.store import Store, TakenOver, Work
 from aimopt.lab.tasks import Context, Training
+from aimopt.lab.user_code import explain as explain  # who makes runs explains them too
 
 # `busy`: another process works on it. `stopped`: it was asked to stop and can be resumed.
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped"]
@@ -103,12 +104,6 @@ def start(config: RunConfig, device: torch.device, world: World = World()) -> Tr
     return config.make_task().start(
         Context(seed=config.seed, build=build, device=device, rank=world.rank, processes=world.size)
     )
-
-
-def explain(error: BaseException) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Running:

@@ -46,11 +46,13 @@ class Contender:
             call = ast.parse(f"f({rest if bracket else ')'}", mode="eval").body
             assert isinstance(call, ast.Call)
             assert not call.args
-            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        except (SyntaxError, ValueError, AssertionError):
+            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+            assert len(options) == len(call.keywords)  # none is given twice, and none is **
+        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
             raise ValueError(f"cannot read the optimizer {text!r}; write it as RADAR or RADAR(gamma=0.05)") from None
         known = optimizers.canonical(name.strip())
-        return cls(label=known + bracket + rest, optimizer=known, options=options)
+        said = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        return cls(label=f"{known}({said})" if said else known, optimizer=known, options=options)
 
 
 class Cell(NamedTuple):
@@ -86,11 +88,7 @@ class Study:
         for name in (self.reference, self.rate_of):
             if name is not None and name not in labels:
                 raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
-        for what, values in (("seeds", self.seeds), ("grid", self.grid)):
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"{what} must be different numbers, at least one; got {values}")
-        if min(self.grid) <= 0:
-            raise ValueError(f"grid must be positive numbers, got {self.grid}")
+        tasks.check_protocol(self.seeds, self.grid)
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(f"seed {self.tuning_seed} tunes the learning rate and may not be a final seed as well")
         task = self.make_task()
@@ -171,6 +169,13 @@ class Study:
     def usual_rate(self, contender: Contender) -> float:
         """A contender's learning rate without a search."""
         return self.make_task().lr * optimizers.usual_factor(contender.optimizer)
+
+    def check(self) -> None:
+        """Refuse a study whose optimizers refuse their options; reading one from a store does not make optimizers."""
+        for contender in self.contenders:
+            label = contender.label if contender.label.startswith(contender.optimizer) else ""
+            label = label or f"{contender.optimizer} with {contender.label}"
+            self.finals(contender, self.usual_rate(contender))[0].check_optimizer(label)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings, lists and dictionaries."""
@@ -274,4 +279,6 @@ def sensitivity(
 def _study(task: str, scale: str, contenders: Sequence[Contender], fields: Mapping[str, Any]) -> Study:
     chosen = tasks.find(task).at(scale, fields.get("settings"))
     defaults = {"seeds": chosen.seeds, "grid": chosen.grid}
-    return Study(task=task, scale=scale, contenders=tuple(contenders), **{**defaults, **fields})
+    study = Study(task=task, scale=scale, contenders=tuple(contenders), **{**defaults, **fields})
+    study.check()
+    return study

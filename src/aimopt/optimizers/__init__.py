@@ -19,7 +19,6 @@
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` too.
 """
 
-import difflib
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
 from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from aimopt.spelling import suggestion
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -72,11 +72,9 @@ def class_of(name: str) -> type[AIM]:
     """The optimizer of a name, in any case."""
     by_key = {_key(optimizer.__name__): optimizer for optimizer in NAMED}
     if _key(name) not in by_key:
-        close = difflib.get_close_matches(_key(name), by_key, n=1)
-        hint = f"did you mean {by_key[close[0]].__name__!r}?" if close else f"known are {', '.join(available())}"
-        raise ValueError(f"no optimizer is called {name!r}; {hint}")
+        raise ValueError(f"no optimizer is called {name!r}; {suggestion(name, available())}")
     return by_key[_key(name)]
 
 
 def _key(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum())
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")

@@ -8,13 +8,13 @@ from typing import Any
 from aimopt.lab.analysis.findings import Remark, Standing
 from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.runs import Run
+from aimopt.lab.stats import ENOUGH_SEEDS
 from aimopt.lab.study import Cell, Study
 from aimopt.lab.tasks import Task
 
 Cells = Sequence[tuple[Cell, Run | None]]
 NAMED = 6  # of a long list
 CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # its beginning is enough
-ENOUGH_SEEDS = 5
 
 
 def audit(study: Study, task: Task, cells: Cells, standings: Sequence[Standing]) -> Iterator[Remark]:
@@ -46,7 +46,8 @@ def _completeness(study: Study, cells: Cells, standings: Sequence[Standing]) -> 
     if not (failed or running or missing or waiting):
         yield Remark("ok", f"All {len({cell.config.identity for cell, _ in cells})} runs are over.")
     if len(study.seeds) < ENOUGH_SEEDS:
-        yield Remark("warning", f"Only {len(study.seeds)} seeds: a verdict needs very clear differences.")
+        few = f"{len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
+        yield Remark("warning", f"Only {few}: a verdict needs at least {ENOUGH_SEEDS}.")
 
 
 def _budgets(study: Study, cells: Cells) -> Iterator[Remark]:
@@ -62,12 +63,14 @@ def _budgets(study: Study, cells: Cells) -> Iterator[Remark]:
     for cell, run in cells:
         if cell.role == "search":
             searched[cell.contender] += [cell.config.steps] if run is None or run.status != "failed" else []
+    if not any(searched.values()):  # all of it failed, which is said elsewhere
+        return
     budgets = {tuple(sorted(steps)) for steps in searched.values()}
     if len(budgets) > 1:
         each = ", ".join(f"{label} {len(steps)} runs of {sum(steps)} steps" for label, steps in searched.items())
         yield Remark("problem", f"The searches had unequal budgets: {each}.")
     else:
-        count, steps = len(study.grid), next(iter(budgets))[0] if budgets else 0
+        count, steps = len(study.grid), next(iter(budgets))[0]
         yield Remark("ok", f"Every contender had the same search: {count} learning rates, {steps} steps each.")
     lengths = {cell.config.steps for cell, _ in cells if cell.role != "search"}
     if len(lengths) > 1:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from aimopt.commands import Subparsers, assignment, command, positive
+from aimopt.commands import Subparsers, add_assignments, command, device, positive
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -21,23 +21,21 @@ def add_to(subparsers: Subparsers) -> None:
     )
     overhead.add_argument("--reference", metavar="NAME", help="whose step is 1 (AdamW)")
     overhead.add_argument("--scale", default="mini", help="of the task: mini, paper, … (mini)")
-    overhead.add_argument(
-        "--set", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the task"
-    )
-    overhead.add_argument("--device", default="cpu", help="such as cuda:0 (cpu)")
+    add_assignments(overhead, "--set", "of the task")
+    overhead.add_argument("--device", type=device, default="cpu", help="such as cuda:0 (cpu)")
     overhead.add_argument("--rounds", type=positive, default=15, help="how often each is timed (15)")
 
 
 def _overhead(arguments: argparse.Namespace) -> None:
     from aimopt.bench.timing import Ratio, aligned
-    from aimopt.lab import optimizers
+    from aimopt.lab import optimizers, tasks
     from aimopt.lab.measurement import measure
-    from aimopt.lab.study import compare
+    from aimopt.lab.study import Contender, compare
 
-    said = {} if arguments.reference is None else {"reference": arguments.reference}
+    said = {} if arguments.reference is None else {"reference": Contender.named(arguments.reference).label}
     names = arguments.optimizers or optimizers.PAPER
-    study = compare(arguments.task, arguments.scale, optimizers=names, settings=dict(arguments.set), **said)
-    study.make_task().prepare()
+    study = compare(arguments.task, arguments.scale, optimizers=names, settings=arguments.set, **said)
+    tasks.prepare(study.task, study.make_task())
     measured = measure(study, device=arguments.device, rounds=arguments.rounds)
     rows = [("optimizer", "step ms", f"/ {measured.reference} [quartiles]", "peak MiB", "state bytes a parameter")]
     for cost in measured.costs:

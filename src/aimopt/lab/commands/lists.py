@@ -54,15 +54,17 @@ def _optimizers(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from aimopt.lab.tasks import find, named
+    from aimopt.lab.tasks import find, named, prepare
+    from aimopt.lab.user_code import user_code
 
     tasks = {name: find(name).at(arguments.scale) for name in named(arguments.tasks)}
     missing = 0
     for name, task in tasks.items():
         try:
-            task.prepare()
-            print(f"{name}: ready, data sha256 {task.checksum()}", flush=True)
-        except (OSError, ImportError) as error:  # the others may be had
+            prepare(name, task)
+            with user_code("the data cannot be read", explained=(OSError, ImportError, ValueError)):
+                print(f"{name}: ready, data sha256 {task.checksum()}", flush=True)
+        except (OSError, ImportError, ValueError) as error:  # the others may be had
             missing += 1
             print(f"{name}: {error}", file=sys.stderr)
     return 1 if missing else 0

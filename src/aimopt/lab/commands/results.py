@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from aimopt.clean_text import one_line
-from aimopt.commands import Subparsers, command
+from aimopt.commands import Subparsers, command, folder, whole
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -18,11 +18,11 @@ def add_to(subparsers: Subparsers) -> None:
         _report,
         extra="lab",
     )
-    report.add_argument("--out", type=Path, metavar="DIR", help="where it goes (STORE/report)")
+    report.add_argument("--out", type=folder, metavar="DIR", help="where it goes (STORE/report)")
     report.add_argument(
         "--watch", action="store_true", help="serve it on this machine, refreshing itself while runs are made"
     )
-    report.add_argument("--port", type=int, default=0, help="for --watch (any that is free)")
+    report.add_argument("--port", type=whole(0, 65535), help="for --watch (any that is free)")
     status = command(
         subparsers,
         "status",
@@ -32,7 +32,7 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     for parser in (report, status):
-        parser.add_argument("store", type=Path, nargs="?", default=Path("results"), help="the store (results)")
+        parser.add_argument("store", type=folder, nargs="?", default=Path("results"), help="the store (results)")
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -40,9 +40,11 @@ def _report(arguments: argparse.Namespace) -> None:
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
 
+    if arguments.port is not None and not arguments.watch:
+        raise ValueError(f"--port {arguments.port} is for --watch; add --watch, or leave --port out")
     store = Store(_existing(arguments.store), must_exist=True)
     if arguments.watch:
-        serve_report(store, arguments.out, arguments.port, CleanConsole())
+        serve_report(store, arguments.out, arguments.port or 0, CleanConsole())
     else:
         print(write_report(store, store.studies(), arguments.out))
 

@@ -4,7 +4,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aimopt.commands import Subparsers, assignment, command, literal, positive
+from aimopt.commands import (
+    Subparsers,
+    add_assignments,
+    at_once,
+    command,
+    device,
+    folder,
+    literal,
+    number,
+    path,
+    positive,
+    seed,
+)
 
 if TYPE_CHECKING:
     from aimopt.lab.engines import Resources
@@ -50,11 +62,9 @@ def add_to(subparsers: Subparsers) -> None:
     )
     sweep.add_argument("task", help="a task, or a study in a file: study.toml")
     sweep.add_argument("--preset", choices=PRESETS, help="a study of the paper")
-    sweep.add_argument(
-        "--over", action="append", type=assignment, default=[], metavar="NAME=V,V", help="an option's values"
-    )
+    add_assignments(sweep, "--over", "an option's values", metavar="NAME=V,V")
     sweep.add_argument("--optimizer", help="whose options (RADAR)")
-    sweep.add_argument("--save", type=Path, metavar="FILE", help="write the study there (TOML, YAML, JSON) and stop")
+    sweep.add_argument("--save", type=path, metavar="FILE", help="write the study there (TOML, YAML, JSON) and stop")
     _add_study_arguments(sweep)
 
     run = command(
@@ -67,57 +77,57 @@ def add_to(subparsers: Subparsers) -> None:
     )
     run.add_argument("task", help="a task, or a run in a file: run.toml")
     run.add_argument("--optimizer", help="its name (RADAR)")
-    run.add_argument("--lr", type=float, help="learning rate (the task's)")
-    run.add_argument("--seed", type=int, help="seed (0)")
+    run.add_argument("--lr", type=number(0, above=True), help="learning rate (the task's)")
+    run.add_argument("--seed", type=seed, help="seed (0)")
     run.add_argument("--steps", type=positive, help="stop after so many steps of the schedule")
-    run.add_argument(
-        "--option", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the optimizer"
-    )
-    run.add_argument("--save", type=Path, metavar="FILE", help="write the run there (TOML, YAML, JSON) and stop")
+    add_assignments(run, "--option", "of the optimizer")
+    run.add_argument("--save", type=path, metavar="FILE", help="write the run there (TOML, YAML, JSON) and stop")
     _add_common_arguments(run)
 
 
 def _add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--grid", nargs="+", type=float, metavar="X", help="learning rates, in units of η₀ (the task's: 0.1 0.5 1 5 10)"
+        "--grid",
+        nargs="+",
+        type=number(0, above=True),
+        metavar="X",
+        help="learning rates, in units of η₀ (the task's: 0.1 0.5 1 5 10)",
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="final seeds (the task's: 0 1 2 3 4)")
+    parser.add_argument("--seeds", nargs="+", type=seed, metavar="N", help="final seeds (the task's: 0 1 2 3 4)")
     parser.add_argument("--dry-run", action="store_true", help="say what it would take, and stop")
     parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (STORE/report)")
+    parser.add_argument("--report", type=folder, metavar="DIR", help="where the report goes (STORE/report)")
     _add_common_arguments(parser)
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", help="of the task: mini, paper, … (mini)")
-    parser.add_argument("--set", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="of the task")
+    add_assignments(parser, "--set", "of the task")
     parser.add_argument(
-        "--store", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
+        "--store", type=folder, default=Path("results"), metavar="DIR", help="where results are kept (results)"
     )
     place = parser.add_argument_group("where runs are made")
     place.add_argument("--engine", choices=("local", "ray", "slurm"), default="local")
-    place.add_argument("--workers", type=positive, help="runs at once (one a core, or a device)")
-    place.add_argument("--threads", type=positive, default=1, help="of a run (1)")
+    place.add_argument("--workers", type=at_once, help="runs at once (one a core, or a device)")
+    place.add_argument("--threads", type=at_once, default=1, help="of a run (1)")
     place.add_argument(
-        "--devices", nargs="+", default=[], metavar="DEVICE", help="such as cuda:0 cuda:1 (the processor)"
+        "--devices", nargs="+", type=device, default=[], metavar="DEVICE", help="such as cuda:0 cuda:1 (the processor)"
     )
-    place.add_argument("--processes", type=positive, default=1, help="of a run, started by torchrun (1)")
-    place.add_argument("--gpu-share", type=float, default=0.0, help="of a GPU for a run, on Ray")
-    place.add_argument(
-        "--slurm", action="append", type=assignment, default=[], metavar="NAME=VALUE", help="for submitit"
-    )
-    place.add_argument("--checkpoint-seconds", type=float, default=30.0, help="between two checkpoints (30)")
+    place.add_argument("--processes", type=at_once, default=1, help="of a run, started by torchrun (1)")
+    place.add_argument("--gpu-share", type=number(0), default=0.0, help="of a GPU for a run, on Ray")
+    add_assignments(place, "--slurm", "for submitit")
+    place.add_argument("--checkpoint-seconds", type=number(0), default=30.0, help="between two checkpoints (30)")
     place.add_argument("--keep-weights", action="store_true", help="of finished runs")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from aimopt.lab import optimizers
-    from aimopt.lab.study import compare
+    from aimopt.lab.study import Contender, compare
     from aimopt.lab.tasks import named
 
     overrides = _overrides(arguments)
     if arguments.reference is not None:
-        overrides["reference"] = arguments.reference
+        overrides["reference"] = Contender.named(arguments.reference).label
     if arguments.no_untuned:
         overrides["untuned"] = False
     contenders = arguments.optimizers or optimizers.PAPER
@@ -134,6 +144,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from aimopt.lab import files
 
     study = _study_to_sweep(arguments)
+    study.check()
     if arguments.save is not None:
         files.save(arguments.save, study.to_dict())
         print(f"written to {arguments.save}; carry it out with: aimopt sweep {arguments.save}")
@@ -142,7 +153,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
-    from aimopt.lab import files
+    from aimopt.lab import files, optimizers
     from aimopt.lab.study import DELTA, HEAT_MAP, ZETA, Study, ablation, sensitivity
 
     if Path(arguments.task).suffix in files.ENDINGS:
@@ -151,9 +162,15 @@ def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} say two different things; give one")
     if arguments.preset == "ablation":
+        if arguments.optimizer is not None and optimizers.canonical(arguments.optimizer) != OPTIMIZER:
+            raise ValueError(
+                f"--preset ablation takes {OPTIMIZER} apart, not {arguments.optimizer}; leave --optimizer out, "
+                "or name what to sweep: --over weight_decay=0,0.1"
+            )
         return ablation(arguments.task, arguments.scale or SCALE, **_overrides(arguments))
     presets = {"heatmap": HEAT_MAP, "delta": DELTA, "zeta": ZETA}
-    axes = presets[arguments.preset] if arguments.preset else {name: _values(value) for name, value in arguments.over}
+    over = {name: _values(name, value) for name, value in arguments.over.items()}
+    axes = presets[arguments.preset] if arguments.preset else over
     if not axes:
         raise ValueError(f"say what to sweep: --over gamma=0,0.1 or --preset {{{','.join(PRESETS)}}}")
     return sensitivity(
@@ -170,22 +187,28 @@ def _run(arguments: argparse.Namespace) -> int:
     from aimopt.lab.config import RunConfig
     from aimopt.lab.console import CleanConsole
     from aimopt.lab.investigation import make_run
+    from aimopt.lab.study import Contender
 
     if Path(arguments.task).suffix in files.ENDINGS:
         _refuse_what_the_file_says(arguments, "optimizer", "lr", "seed", "steps", "option", "set", "scale")
         config = RunConfig.from_dict(files.read(Path(arguments.task)))
         config.check()
     else:
+        named = Contender.named(arguments.optimizer or OPTIMIZER)
+        twice = [name for name in arguments.option if name in named.options]
+        if twice:
+            raise ValueError(f"{named.label} and --option both say what {twice[0]} is; say it once")
         config = RunConfig.of(
             arguments.task,
             arguments.scale or SCALE,
-            optimizer=arguments.optimizer or OPTIMIZER,
+            optimizer=named.optimizer,
             lr=arguments.lr,
             seed=arguments.seed or 0,
             steps=arguments.steps,
-            options=dict(arguments.option),
-            settings=dict(arguments.set),
+            options={**named.options, **arguments.option},
+            settings=arguments.set,
         )
+    config.check_optimizer()
     if arguments.save is not None:
         files.save(arguments.save, config.to_dict())
         print(f"written to {arguments.save}; make the run with: aimopt run {arguments.save}")
@@ -213,7 +236,7 @@ def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
 
 def _refuse_what_the_file_says(arguments: argparse.Namespace, *names: str) -> None:
     for name in names:
-        if getattr(arguments, name) not in (None, []):
+        if getattr(arguments, name) not in (None, {}):
             raise ValueError(
                 f"{arguments.task} says what --{name} is; change it there, or name the task and not the file"
             )
@@ -227,15 +250,13 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.seeds:
         said["seeds"] = tuple(arguments.seeds)
     if arguments.set:
-        said["settings"] = dict(arguments.set)
+        said["settings"] = arguments.set
     return said
 
 
 def _resources(arguments: argparse.Namespace) -> "Resources":
     from aimopt.lab.engines import Resources
 
-    for device in arguments.devices:
-        _check_device(device)
     return Resources(
         workers=arguments.workers,
         threads=arguments.threads,
@@ -244,21 +265,15 @@ def _resources(arguments: argparse.Namespace) -> "Resources":
         processes=arguments.processes,
         checkpoint_seconds=arguments.checkpoint_seconds,
         keep_weights=arguments.keep_weights,
-        slurm=dict(arguments.slurm),
+        slurm=arguments.slurm,
     )
 
 
-def _check_device(name: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from None
-
-
-def _values(value: Any) -> tuple[Any, ...]:
+def _values(name: str, value: Any) -> tuple[Any, ...]:
     """The values of an option; of texts, too, there may be several: exact,False."""
     if isinstance(value, str):
         return tuple(literal(part) for part in value.split(","))
-    return value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple) else (value,)
+    if not values:
+        raise ValueError(f"--over {name} has no values; write --over {name}=0,0.1")
+    return values

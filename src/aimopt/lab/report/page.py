@@ -18,6 +18,7 @@ from aimopt.lab.report import words
 from aimopt.lab.report.figures import STYLES, Style, plot_data, svg
 from aimopt.lab.report.sections import Report, Section, all_pictures
 from aimopt.lab.report.tables import Cell, Tone
+from aimopt.lab.stats import ENOUGH_SEEDS
 
 
 def page(report: Report, refresh: float | None) -> str:
@@ -44,6 +45,7 @@ def page(report: Report, refresh: float | None) -> str:
         verdicts={section.name: _verdict(section) for section in report.sections},
         problems={section.name: _problems(section) for section in report.sections},
         contents=_contents(report),
+        enough_seeds=ENOUGH_SEEDS,
     )
 
 
@@ -76,9 +78,7 @@ def _verdict(section: Section) -> Cell | None:
     standing = next((s for s in found.standings if s.label == words.SUBJECT and s.difference), None)
     if standing is None or found.sweep is not None:
         return None
-    verdict = (
-        "cannot tell" if words.is_unsure(words.verdict(standing.difference)) else words.verdict(standing.difference)
-    )
+    verdict = words.short_verdict(standing.difference)
     tones: Mapping[str, Tone] = {"better": "good", "worse": "bad"}
     return Cell(f"{words.SUBJECT} against {found.study.reference}: {verdict}", tone=tones.get(verdict, "unsure"))
 

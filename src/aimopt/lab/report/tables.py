@@ -7,7 +7,7 @@ from typing import Literal
 
 from aimopt.lab.analysis import Across, Findings, Outcome, Standing
 from aimopt.lab.report import words
-from aimopt.lab.stats import Spread
+from aimopt.lab.stats import ENOUGH_SEEDS, Spread
 
 Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
 MARKS = {"better": "▲", "worse": "▼"}
@@ -129,7 +129,8 @@ def verdicts(found: Findings) -> Table | None:
     note += (
         "Better or worse: the p of the paired t-test, with Holm's correction, is below 0.05, and the sign flips agree "
     )
-    note += "as far as so few seeds can. With diverged runs only the signs count."
+    note += f"as far as so few seeds can; with fewer than {ENOUGH_SEEDS} seeds there is no verdict. "
+    note += "With diverged runs only the signs count."
     columns = ("Contender", "Gain", "95 % interval", "Effect d", "p, sign flips", "p, t", "p, Holm", "Verdict")
     return Table("verdicts", f"Against {found.study.reference}", note, columns, tuple(rows))
 

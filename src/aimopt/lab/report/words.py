@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from aimopt.lab.analysis import Across, Findings, Standing
-from aimopt.lab.stats import Difference
+from aimopt.lab.stats import ENOUGH_SEEDS, Difference
 
 SUBJECT = "RADAR"
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}
+NAMED_CONTENDERS = 4  # in the headline; of more it gives the number
 AXES = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
 
 
@@ -108,6 +109,17 @@ def verdict(difference: Difference | None) -> str:
     return "no result yet" if difference is None else difference.verdict
 
 
+def short_verdict(difference: Difference | None) -> str:
+    """The verdict for a narrow place; the number of seeds is left out where it is not the reason."""
+    said = verdict(difference)
+    return "cannot tell" if difference and is_unsure(said) and not difference.too_few_seeds else said
+
+
+def count_seeds(count: int) -> str:
+    """1 seed, 5 seeds."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
 def is_unsure(words: str) -> bool:
     """Whether a verdict is none."""
     return words.startswith("cannot tell")
@@ -181,21 +193,24 @@ def _verdicts(findings: Findings) -> list[str]:
     for standing in findings.standings:
         if standing.difference is not None:
             words = "unsure" if is_unsure(standing.difference.verdict) else standing.difference.verdict
+            words = "too few" if standing.difference.too_few_seeds else words
             by_verdict.setdefault(words, []).append(standing.label)
     if not by_verdict:
         return []
     reference = findings.study.reference
-    seeds = max(len(s.difference.differences) for s in findings.standings if s.difference)
+    many = count_seeds(max(len(s.difference.differences) for s in findings.standings if s.difference))
+    if len(by_verdict) == 1 and not by_verdict.keys().isdisjoint(("unsure", "too few")):
+        why = f": a verdict needs at least {ENOUGH_SEEDS}" if "too few" in by_verdict else ""
+        return [f"With {many}, no contender can be told from {reference}{why}."]
     said = [
         f"{words}: {listed(by_verdict[key])}"
         for key, words in (("better", "better"), ("worse", "worse"), ("identical", "identical"))
         if key in by_verdict
     ]
     if "unsure" in by_verdict:
-        many = f"{seeds} seed{'s' * (seeds != 1)}"
-        if len(by_verdict) == 1:
-            return [f"With {many}, no contender can be told from {reference}."]
         said.append(f"{many} cannot tell: {listed(by_verdict['unsure'])}")
+    if "too few" in by_verdict:
+        said.append(f"too few seeds, at least {ENOUGH_SEEDS} are needed: {listed(by_verdict['too few'])}")
     return [f"Against {reference}, {'; '.join(said)}."]
 
 
@@ -209,34 +224,52 @@ def _sweep_sentences(findings: Findings) -> list[str]:
         f"the defaults give {_mean(reference, decimals)}" if reference.spread else "the defaults have no result yet"
     )
     told = [f"{words}; {defaults}."]
-    worse = [s.label for s in findings.standings if s.difference and s.difference.verdict == "worse"]
-    better = [s.label for s in findings.standings if s.difference and s.difference.verdict == "better"]
-    counted = sum(s.difference is not None for s in findings.standings)
+    compared = [s.difference for s in findings.standings if s.difference]
+    better, worse = ([d for d in compared if d.verdict == verdict] for verdict in ("better", "worse"))
+    counted = len(compared)
     if not counted:
         return told
     if not better and not worse:
-        return [*told, f"None of {counted} settings can be told from the defaults."]
+        few = all(d.too_few_seeds for d in compared)
+        why = f": a verdict needs at least {ENOUGH_SEEDS} seeds" if few else ""
+        return [*told, f"None of {counted} settings can be told from the defaults{why}."]
     told.append(f"Of {counted} settings, {len(better)} are better than the defaults and {len(worse)} worse.")
     return told
 
 
 def headline(findings: Sequence[Findings], over_tasks: Across | None) -> str:
-    """The whole report in one sentence: how often RADAR was better, worse, or not to be told from the reference."""
+    """The whole report in one sentence: how often RADAR was better, worse, or not to be told from the reference.
+
+    It says on how many seeds and among which contenders.
+    """
     compared = [f for f in findings if f.study.name == "compare" and SUBJECT in {s.label for s in f.ranked}]
-    verdicts = [(f, verdict(f.standing(SUBJECT).difference)) for f in compared if f.standing(SUBJECT).difference]
-    if not verdicts:
+    judged = [(f, d) for f in compared if (d := f.standing(SUBJECT).difference)]
+    if not judged:
         return ""
-    so_far = "" if all(f.progress.complete for f, _ in verdicts) else "So far: "
-    first, reference = verdicts[0][0], verdicts[0][0].study.reference
-    if len(verdicts) == 1:
+    so_far = "" if all(f.progress.complete for f, _ in judged) else "So far: "
+    first, reference = judged[0][0], judged[0][0].study.reference
+    basis = _basis([f for f, _ in judged], [d for _, d in judged])
+    if len(judged) == 1:
         told = {"better": f"is better than {reference}", "worse": f"is worse than {reference}"}
-        words = told.get(verdicts[0][1], f"cannot be told from {reference}")
-        return f"{so_far}{'on' if so_far else 'On'} {first.title}, at scale {first.study.scale}, {SUBJECT} {words}."
-    counts = {word: sum(v == word for _, v in verdicts) for word in ("better", "worse")}
-    unsure = len(verdicts) - sum(counts.values())
-    words = f"{so_far}against {reference} on {len(verdicts)} tasks, {SUBJECT} is better on {counts['better']}, "
-    words += f"worse on {counts['worse']}, and cannot be told from it on {unsure}."
+        words = told.get(judged[0][1].verdict, f"cannot be told from {reference}")
+        where = f"{'on' if so_far else 'On'} {first.title}, at scale {first.study.scale}"
+        return f"{so_far}{where}, {SUBJECT} {words} ({basis})."
+    counts = {word: sum(d.verdict == word for _, d in judged) for word in ("better", "worse")}
+    unsure = len(judged) - sum(counts.values())
+    words = f"{so_far}against {reference} on {len(judged)} tasks, {SUBJECT} is better on {counts['better']}, "
+    words += f"worse on {counts['worse']}, and cannot be told from it on {unsure} ({basis})."
     if over_tasks and SUBJECT in over_tasks.ranks:
         place = 1 + sum(rank < over_tasks.ranks[SUBJECT] for rank in over_tasks.ranks.values())
         words += f" By average rank it is {ordinal(place)} of {len(over_tasks.ranks)}."
     return sentence(words)
+
+
+def _basis(findings: Sequence[Findings], differences: Sequence[Difference]) -> str:
+    """What verdicts rest on: the paired seeds, and the contenders by name or, if they are many, by number."""
+    counts = sorted({len(d.differences) for d in differences})
+    many = count_seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    if any(d.too_few_seeds for d in differences):
+        many += f", a verdict needs at least {ENOUGH_SEEDS}"
+    labels = list(dict.fromkeys(s.label for f in findings for s in f.standings))
+    who = f"among {listed(labels)}" if len(labels) <= NAMED_CONTENDERS else f"among {len(labels)} contenders"
+    return f"{many}; {who}"

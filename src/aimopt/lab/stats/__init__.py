@@ -13,11 +13,12 @@ tuning.py      the best of the learning rates tried
 from aimopt.lab.stats.across import average_rank, performance_profile
 from aimopt.lab.stats.bootstrap import Interval, interquartile_mean, probability_of_improvement, stratified_bootstrap
 from aimopt.lab.stats.curves import steps_to_target
-from aimopt.lab.stats.seeds import Difference, Spread, compare, holm, sign_flip_p, spread
+from aimopt.lab.stats.seeds import ENOUGH_SEEDS, Difference, Spread, compare, holm, sign_flip_p, spread
 from aimopt.lab.stats.tuning import Choice, select
 from aimopt.lab.stats.values import Better
 
 __all__ = [
+    "ENOUGH_SEEDS",
     "Better",
     "Choice",
     "Difference",

@@ -6,14 +6,16 @@
 Contenders share their seeds, that is initial weights and order of the data, so they are compared seed by seed. A
 difference is a gain: positive where the contender is better, whichever way the values are better.
 
-The verdict. Two tests must agree. Five paired seeds cannot give a sign-flip p below 2/2⁵ = 0.0625, so that test alone
-would never decide, however far apart the contenders are; the t-test alone trusts that five numbers are normal. So a
-contender is "better" or "worse" if its paired-t p, corrected by Holm for all contenders of the table, is below 0.05,
-and its sign-flip p is at most 0.05 or, with fewer than six seeds, the smallest there is: then every seed must agree.
+The verdict. It takes at least five paired seeds, whatever p says: two seeds that happen to be alike give the t-test a
+p of 0.001, where the sign flips cannot go below 0.5. Then two tests must agree. Five paired seeds cannot give a
+sign-flip p below 2/2⁵ = 0.0625, so that test alone would never decide, however far apart the contenders are; the t-test
+alone trusts that five numbers are normal. So a contender is "better" or "worse" if its paired-t p, corrected by Holm
+for all contenders of the table, is below 0.05, and its sign-flip p is at most 0.05 or, with five seeds, the smallest
+there is: then every seed must agree.
 
 A diverged run has no number for a t-test. If there is one, only who is ahead on each seed counts: the one that did not
 diverge, and neither if both did. The verdict needs a Holm-corrected p of these signs below 0.05, which takes more than
-five seeds; three are enough if one contender diverged on every seed and the other on none.
+five seeds; five are enough if one contender diverged on every seed and the other on none.
 """
 
 import math
@@ -27,6 +29,7 @@ from scipy import special
 from aimopt.lab.stats.values import Better, Floats, oriented, sign
 
 LEVEL = 0.05
+ENOUGH_SEEDS = 5  # paired seeds that a verdict needs
 EXACT_SEEDS = 16  # all 2¹⁶ flips take a millisecond
 RANDOM_FLIPS = 100_000
 
@@ -59,18 +62,25 @@ class Difference(NamedTuple):
     holm_t_p: float
 
     @property
+    def too_few_seeds(self) -> bool:
+        """Whether there are too few paired seeds for any verdict."""
+        return len(self.differences) < ENOUGH_SEEDS
+
+    @property
     def verdict(self) -> str:
-        """One of "better", "worse", "identical" and "cannot tell with N seeds"; the module says by which rule."""
+        """One of "better", "worse" and "identical", or "cannot tell" and why; the module says by which rule."""
         seeds, signs = len(self.differences), [np.sign(d) for d in self.differences if d]
+        if self.too_few_seeds:
+            return f"cannot tell: too few seeds ({seeds} of at least {ENOUGH_SEEDS})"
         agree = len(set(signs)) == 1
         if math.isnan(self.t_p):
-            sure = agree and (self.holm_p < LEVEL or (seeds >= 3 and all(map(math.isinf, self.differences))))
+            sure = agree and (self.holm_p < LEVEL or all(map(math.isinf, self.differences)))
         elif not signs:
             return "identical"
         else:
             sure = self.holm_t_p < LEVEL and self.p <= max(LEVEL, 2 / 2**seeds)
         if not sure:
-            return f"cannot tell with {seeds} seed{'s' * (seeds > 1)}"
+            return f"cannot tell with {seeds} seeds"
         return "better" if self.mean > 0 else "worse"
 
 

@@ -1,14 +1,29 @@
 """The tasks by name, `all` for those of the paper. A user's own is named by its place: `file.py:Class`."""
 
-import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aimopt.lab.references import load
 from aimopt.lab.tasks.supervised import Splits, Supervised
-from aimopt.lab.tasks.task import Better, Context, Measure, Task, Training
+from aimopt.lab.tasks.task import Better, Context, Measure, Task, Training, check_protocol
+from aimopt.lab.user_code import user_code
+from aimopt.spelling import suggestion
 
-__all__ = ["Better", "Context", "Measure", "Splits", "Supervised", "Task", "Training", "available", "find", "named"]
+__all__ = [
+    "Better",
+    "Context",
+    "Measure",
+    "Splits",
+    "Supervised",
+    "Task",
+    "Training",
+    "available",
+    "check_protocol",
+    "find",
+    "named",
+    "prepare",
+]
 
 NAMED: Mapping[str, str] = {
     "digits": "aimopt.lab.tasks.digits:Digits",
@@ -37,10 +52,20 @@ def named(names: Iterable[str]) -> list[str]:
 def find(name: str) -> type[Task]:
     """The task of a name, or at a place."""
     if name not in NAMED and ":" not in name:
-        close = difflib.get_close_matches(name, NAMED, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(NAMED)}"
-        raise ValueError(f"no task is called {name!r}; {hint} A task of your own is file.py:Class")
+        raise ValueError(f"no task is called {name!r}; {suggestion(name, NAMED)} (a task of your own is file.py:Class)")
     task: Any = load(NAMED.get(name, name))
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise ValueError(f"{name} is no task; derive the class from aimopt.lab.Task or aimopt.lab.Supervised")
+    if inspect.isabstract(task):
+        missing = ", ".join(sorted(task.__abstractmethods__))
+        raise ValueError(f"{name} is no complete task; define {missing} in the class")
+    for attribute, kind in (("title", str), ("score", Measure), ("measure", Measure), ("scales", Mapping)):
+        if not isinstance(getattr(task, attribute, None), kind):
+            raise ValueError(f"{name} is no complete task; give the class a {attribute}, which is a {kind.__name__}")
     return task
+
+
+def prepare(name: str, task: Task) -> None:
+    """Fetch the data of a task; whatever its own code raises is a sentence that names it."""
+    with user_code(f"the data of {name} cannot be prepared", explained=(OSError, ImportError, ValueError)):
+        task.prepare()

@@ -12,7 +12,10 @@ Most tasks are supervised and derive from `Supervised`, which needs only data an
 """
 
 import dataclasses
+import functools
 import math
+import types
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +23,9 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
+
+from aimopt.lab.user_code import user_code
+from aimopt.spelling import suggestion
 
 Better = Literal["lower", "higher"]
 Build = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
@@ -35,6 +41,9 @@ COUNTS = (
     "micro_batches",
     "evaluation_batch_size",
 )
+# And numbers that must not be negative, or must be positive unless they are None, which means without.
+NOT_NEGATIVE = ("warmup_steps", "last_lr", "weight_decay")
+POSITIVE = ("lr", "clip")
 
 
 @dataclass(frozen=True)
@@ -109,15 +118,25 @@ class Task(ABC):
     def at(cls, scale: str, settings: Mapping[str, Any] | None = None) -> Self:
         """The task at a scale, with some settings overridden."""
         if scale not in cls.scales:
-            raise ValueError(f"{cls.__name__} has no scale {scale!r}; choose one of {', '.join(cls.scales)}")
+            raise ValueError(f"{cls.__name__} has no scale {scale!r}; {suggestion(scale, cls.scales)}")
         known = [f.name for f in dataclasses.fields(cls)]
         unknown = [name for name in settings or {} if name not in known]
         if unknown:
-            raise ValueError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}")
-        usual = cls(**cls.scales[scale])
-        for name, value in (settings or {}).items():
-            _check_kind(name, value, getattr(usual, name))
-        return dataclasses.replace(usual, **(settings or {}))
+            raise ValueError(f"{cls.__name__} has no setting {unknown[0]!r}; {suggestion(unknown[0], known)}")
+        required = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+        for name in required:
+            if name not in cls.scales[scale]:
+                raise ValueError(
+                    f"{cls.__name__} has no {name!r} at scale {scale!r}; give the field a default, and the class the "
+                    "decorator @dataclass(frozen=True, kw_only=True)"
+                )
+        with user_code(f"{cls.__name__} cannot be made at scale {scale!r}", explained=(ValueError,)):
+            usual = cls(**cls.scales[scale])
+            for name, value in (settings or {}).items():
+                kind = _kinds(cls)[name]
+                if not fits(value, kind):
+                    raise ValueError(f"{name} must be {_described(kind, getattr(usual, name))}, got {value!r}")
+            return dataclasses.replace(usual, **(settings or {}))
 
     @classmethod
     def title_at(cls, scale: str) -> str:
@@ -133,6 +152,13 @@ class Task(ABC):
             value = getattr(self, f.name)
             if f.name in COUNTS and (type(value) is not int or value < 1):
                 raise ValueError(f"{f.name} must be a whole number from 1, got {value!r}")
+            if f.name in NOT_NEGATIVE and not (fits(value, float) and value >= 0):
+                raise ValueError(f"{f.name} must be a number ≥ 0, got {value!r}")
+            if f.name in POSITIVE and value is not None and not (fits(value, float) and value > 0):
+                raise ValueError(f"{f.name} must be a number > 0, got {value!r}")
+        if self.lr is None:
+            raise ValueError("lr must be a number > 0, got None")
+        check_protocol(self.seeds, self.grid)
         if self.search_steps > self.steps:
             raise ValueError(
                 f"search_steps={self.search_steps} must be at most steps={self.steps}: "
@@ -157,10 +183,42 @@ class Task(ABC):
         """Begin a run."""
 
 
-def _check_kind(name: str, value: Any, usual: Any) -> None:
-    """A setting must be of the kind that it usually is; one that is usually nothing may be anything."""
-    kinds = (int, float) if isinstance(usual, float) else type(usual)
-    if usual is not None and value is not None and not isinstance(value, kinds):
-        raise ValueError(f"{name} must be such as {usual!r}, got {value!r}")
-    if isinstance(value, bool) and not isinstance(usual, bool):
-        raise ValueError(f"{name} must be such as {usual!r}, got {value!r}")
+@functools.cache
+def _kinds(task: type[Task]) -> dict[str, Any]:
+    """What the fields of a task declare."""
+    return typing.get_type_hints(task)
+
+
+def _described(kind: Any, usual: Any) -> str:
+    """What a setting must be, for a message."""
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(kind)))}"
+    return f"such as {usual!r}" if usual is not None else f"{kind}, such as None"
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a setting is of the kind that its field declares; kinds that are not a setting's usual fit anything."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(kinds) == len(value) and all(map(fits, value, kinds))
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if kind in (int, bool, str, types.NoneType):
+        return type(value) is kind
+    return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
+
+
+def check_protocol(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
+    """Refuse what cannot be the final seeds and the learning rates of a search."""
+    if not all(type(seed) is int for seed in seeds):
+        raise ValueError(f"seeds must be whole numbers, got {seeds}")
+    if not all(fits(rate, float) and rate > 0 for rate in grid):
+        raise ValueError(f"grid must be positive numbers, got {grid}")
+    for what, values in (("seeds", seeds), ("grid", grid)):
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{what} must be different numbers, at least one; got {values}")

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from aimopt.lab.analysis import Findings, Standing
 from aimopt.lab.report import words
+from aimopt.lab.stats import ENOUGH_SEEDS
 
 TONES = {"better": "green", "worse": "red"}
 LEVELS = {"warning": ("!", "yellow"), "problem": ("✗", "red")}
@@ -43,9 +44,9 @@ def _row(found: Findings, standing: Standing) -> list[Text]:
     else:
         value = f"{words.number(spread.mean, decimals)} ± {words.number(spread.std, decimals)}"
     settled = sum(outcome.settled for outcome in standing.finals)
-    verdict = "reference" if standing.label == found.study.reference else words.verdict(difference)
-    if words.is_unsure(verdict):
-        verdict = "cannot tell"  # the column of seeds says with how many
+    verdict = "reference" if standing.label == found.study.reference else words.short_verdict(difference)
+    if difference and difference.too_few_seeds:  # two short lines; the sentences below say it in full
+        verdict = f"cannot tell\n{len(difference.differences)} of {ENOUGH_SEEDS} seeds"
     gain = words.signed(difference.mean, decimals) if difference else ""
     return [
         Text(standing.label, style=best),
