@@ -100,8 +100,7 @@ class RunConfig:
         """The hash of everything that determines the result."""
         # Not by `to_dict`: a store of thousands of runs asks for all of theirs, and copies take most of the time.
         named = {name: getattr(self, name) for name in _FIELDS}
-        content = json.dumps(named, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hashlib.sha256(_CANONICAL.encode(named).encode()).hexdigest()
 
     def make_task(self) -> tasks.Task:
         """The task, with this run's settings."""
@@ -126,6 +125,7 @@ class RunConfig:
         return f"{self.task} {self.optimizer} lr {self.lr:g} seed {self.seed}"
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig))
 
 

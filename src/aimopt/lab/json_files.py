@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Damaged(ValueError):
     """A file that cannot be used, and why."""
 
-    def __init__(self, path: Path, reason: str):
-        self.path, self.reason = path, reason
+    def __init__(self, path: Path | str, reason: str):
+        self.path, self.reason = Path(path), reason
         super().__init__(f"{path} cannot be used: {reason}")
 
 
@@ -33,7 +33,7 @@ def sealed(fields: Mapping[str, Any]) -> bytes:
     return body + SEAL + hashlib.sha256(body).hexdigest().encode() + END
 
 
-def read(path: Path, make: Callable[[Any], T]) -> T:
+def read(path: Path | str, make: Callable[[Any], T]) -> T:
     """What `make` makes of a file's fields: it checks them, and raises `ValueError`. `FileNotFoundError` as usual."""
     content = read_bytes(path)
     try:
@@ -42,13 +42,20 @@ def read(path: Path, make: Callable[[Any], T]) -> T:
         raise Damaged(path, str(error)) from None
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
     """The content of a file. A store from elsewhere may hold pipes and devices, which would never end."""
     try:
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
                 raise Damaged(path, "it is not a regular file")
-            return file.read()
+            content = os.read(file, found.st_size)
+            while len(content) < found.st_size and (more := os.read(file, found.st_size - len(content))):
+                content += more
+            return content
+        finally:
+            os.close(file)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -72,7 +79,7 @@ def parsed(content: bytes) -> Any:
     """What JSON says; `ValueError` for whatever else."""
     try:
         text = content.decode()
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of surrogates could not be written
     except RecursionError:
@@ -86,3 +93,6 @@ def parsed(content: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is not a number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -28,7 +28,7 @@ UNENDED = {"status": "running", "reason": "", "facts": {}}
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What a run was asked, who worked on it, and what was noted."""
-    return json_files.read(folder / "manifest.json", _checked(MANIFEST, "a manifest"))
+    return json_files.read(f"{folder}/manifest.json", _manifest)
 
 
 def read_run(folder: Path, in_full: Container[str] | None = None) -> Run | None:
@@ -51,11 +51,11 @@ def _read_files(folder: Path, in_full: Container[str] | None) -> Run | None:
         raise Damaged(folder / "manifest.json", f"the configuration is not that of {folder.name}")
     # The result first: it is written after the metrics, and taken away before they change.
     try:
-        ended = json_files.read(folder / "result.json", _checked(RESULT, "a result"))
+        ended = json_files.read(f"{folder}/result.json", _result)
     except FileNotFoundError:
         ended = UNENDED
     try:
-        lines = json_files.read_bytes(folder / "metrics.jsonl")
+        lines = json_files.read_bytes(f"{folder}/metrics.jsonl")
     except FileNotFoundError:
         lines = b""
     if "metrics" in ended and hashlib.sha256(lines).hexdigest() != ended["metrics"]:
@@ -95,3 +95,7 @@ def _checked(shape: Shape, what: str) -> Callable[[Any], dict[str, Any]]:
         return kept
 
     return check
+
+
+_manifest = _checked(MANIFEST, "a manifest")
+_result = _checked(RESULT, "a result")

@@ -4,26 +4,30 @@
     COST({"label": "RADAR", "ratio": [1, 1]}, "a cost")     ValueError: ratio of a cost must be a list of 3, got [1, 1]
 
 A shape is a function of a value and its name that raises `ValueError` where the value is of another shape. A value that
-passes can be used without further checks.
+passes can be used without further checks. A name is put together only when it is needed: stores have many values.
 """
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-Shape = Callable[[Any, str], None]
+Name = str | tuple[Any, Any]  # a text, or a part of something that has a name
+Shape = Callable[[Any, Name], None]
 LARGEST = 2**63  # a larger whole number is an error, and may be too large for a float
+_TEXT = frozenset({str})
+_OTHER_SCALARS = frozenset({str, bool, type(None)})
+_INFINITY = math.inf
 DEEPEST = 20  # levels of lists and mappings in an option or a setting
 
 
-def text(value: Any, name: str) -> None:
+def text(value: Any, name: Name) -> None:
     """A text."""
     if type(value) is not str:
         _refuse(name, "a text", value)
 
 
-def flag(value: Any, name: str) -> None:
+def flag(value: Any, name: Name) -> None:
     """Yes or no."""
     if type(value) is not bool:
         _refuse(name, "true or false", value)
@@ -32,7 +36,7 @@ def flag(value: Any, name: str) -> None:
 def whole(minimum: int = -LARGEST) -> Shape:
     """A whole number."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         if type(value) is not int or not minimum <= value < LARGEST:
             _refuse(name, "a whole number" + (f" from {minimum}" if minimum > -LARGEST else ""), value)
 
@@ -42,7 +46,7 @@ def whole(minimum: int = -LARGEST) -> Shape:
 def number(*, above: float = -math.inf) -> Shape:
     """A finite number."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         if not is_number(value) or value <= above:
             _refuse(name, "a number" + (f" above {above:g}" if above > -math.inf else ""), value)
 
@@ -57,7 +61,7 @@ def is_number(value: Any) -> bool:
 def one_of(*values: str) -> Shape:
     """One of these texts."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         if type(value) is not str or value not in values:
             _refuse(name, f"one of {', '.join(values)}", value)
 
@@ -67,7 +71,7 @@ def one_of(*values: str) -> Shape:
 def nothing_or(shape: Shape) -> Shape:
     """What the shape says, or None."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         if value is not None:
             shape(value, name)
 
@@ -77,11 +81,11 @@ def nothing_or(shape: Shape) -> Shape:
 def list_of(shape: Shape, length: int | None = None) -> Shape:
     """A list whose items all have a shape."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         if not isinstance(value, list | tuple) or length not in (None, len(value)):
             _refuse(name, "a list" + (f" of {length}" if length is not None else ""), value)
         for index, item in enumerate(value):
-            shape(item, f"item {index + 1} of {name}")
+            shape(item, (index, name))
 
     return check
 
@@ -89,10 +93,14 @@ def list_of(shape: Shape, length: int | None = None) -> Shape:
 def map_of(shape: Shape) -> Shape:
     """Names and values, whose values all have a shape."""
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         _check_mapping(value, name)
+        if (shape is text and _TEXT.issuperset(map(type, value.values()))) or (
+            shape is plain and _is_plain(value.values(), DEEPEST)
+        ):
+            return  # the usual case, without a call per value
         for key, item in value.items():
-            shape(item, f"{reprlib.repr(key)} of {name}")
+            shape(item, (key, name))
 
     return check
 
@@ -103,43 +111,57 @@ def fields(
     """Known names, each with its shape; other names are refused unless their shape is given."""
     known = {**required, **(optional or {})}
 
-    def check(value: Any, name: str) -> None:
+    def check(value: Any, name: Name) -> None:
         _check_mapping(value, name)
         for key in required:
             if key not in value:
-                raise ValueError(f"{name} lacks {key!r}; its fields are {', '.join(known)}")
+                raise ValueError(f"{_said(name)} lacks {key!r}; its fields are {', '.join(known)}")
         for key, item in value.items():
             shape = known.get(key, others)
             if shape is None:
-                raise ValueError(f"{name} has no {reprlib.repr(key)}; its fields are {', '.join(known)}")
-            shape(item, f"{key} of {name}")
+                raise ValueError(f"{_said(name)} has no {reprlib.repr(key)}; its fields are {', '.join(known)}")
+            shape(item, (key, name))
 
     return check
 
 
-def plain(value: Any, name: str) -> None:
+def plain(value: Any, name: Name) -> None:
     """What an option or a setting may be: numbers, texts, true, false, None, and lists and mappings of them."""
-    _check_plain(value, name, DEEPEST)
-
-
-def _check_plain(value: Any, name: str, levels: int) -> None:
-    if value is None or type(value) in (str, bool) or is_number(value):
-        return
-    if levels and isinstance(value, list | tuple):
-        for item in value:
-            _check_plain(item, name, levels - 1)
-    elif levels and isinstance(value, Mapping):
-        _check_mapping(value, name)
-        for item in value.values():
-            _check_plain(item, name, levels - 1)
-    else:
+    if not _is_plain((value,), DEEPEST):
         _refuse(name, "made of finite numbers, texts, lists and names, not nested too deeply", value)
 
 
-def _check_mapping(value: Any, name: str) -> None:
-    if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
+def _is_plain(values: Iterable[Any], levels: int) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind is float:
+            if not -_INFINITY < value < _INFINITY:
+                return False
+        elif kind is int:
+            if not -LARGEST <= value < LARGEST:
+                return False
+        elif kind is list or kind is tuple:
+            if not levels or not _is_plain(value, levels - 1):
+                return False
+        elif kind is dict:
+            if not levels or not _TEXT.issuperset(map(type, value)) or not _is_plain(value.values(), levels - 1):
+                return False
+        elif kind not in _OTHER_SCALARS:
+            return False
+    return True
+
+
+def _check_mapping(value: Any, name: Name) -> None:
+    if not isinstance(value, Mapping) or not _TEXT.issuperset(map(type, value)):
         _refuse(name, "names and values", value)
 
 
-def _refuse(name: str, wanted: str, value: Any) -> None:
-    raise ValueError(f"{name} must be {wanted}, got {reprlib.repr(value)}")
+def _refuse(name: Name, wanted: str, value: Any) -> None:
+    raise ValueError(f"{_said(name)} must be {wanted}, got {reprlib.repr(value)}")
+
+
+def _said(name: Name) -> str:
+    if isinstance(name, str):
+        return name
+    part, whole_name = name
+    return f"{f'item {part + 1}' if isinstance(part, int) else reprlib.repr(part)[1:-1]} of {_said(whole_name)}"

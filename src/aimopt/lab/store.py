@@ -157,9 +157,9 @@ class Store:
 
     def _folders(self) -> Iterator[Path]:
         """The folders that may be runs."""
-        for group in sorted(_subfolders(self.root)):
+        for group in _subfolders(self.root):
             if group.name not in NOT_RUNS:
-                yield from sorted(_subfolders(group))
+                yield from _subfolders(group)
 
 
 class TakenOver(Exception):
@@ -313,7 +313,7 @@ def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: str) -> Non
 def _subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+            return [folder / name for name in sorted(e.name for e in entries if e.is_dir() and e.name[0] != ".")]
     except OSError:
         return []
 
