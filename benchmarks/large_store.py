@@ -1,6 +1,7 @@
 """Make a store of many runs that were never trained, to measure how long `aimopt status` and `aimopt report` take.
 
-python benchmarks/large_store.py build/large --seeds 29                10,104 runs of 16 studies
+python benchmarks/large_store.py build/large --seeds 34                            10,406 runs of 16 studies
+python benchmarks/large_store.py build/large --seeds 670 --tasks digits --sweeps 0   10,000 runs of one study
 /usr/bin/time -v aimopt status build/large
 /usr/bin/time -v aimopt report build/large
 """
@@ -28,16 +29,16 @@ EVALUATE_EVERY = 5  # records
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
-    parser.add_argument("--seeds", type=int, default=29, help="final seeds per study (29)")
+    parser.add_argument("--seeds", type=int, default=34, help="final seeds per study (34)")
+    parser.add_argument("--tasks", nargs="+", default=[name for name in available() if name != "pendulum-sac"])
+    parser.add_argument("--sweeps", type=int, choices=(0, 1), default=1, help="also a sweep of each task (1)")
     arguments = parser.parse_args()
     os.fsync = lambda _: None  # these files may be lost in a power cut
     store = Store(arguments.store)
     seeds = tuple(range(10, 10 + arguments.seeds))
     written = 0
-    for task in available():
-        if task == "pendulum-sac":
-            continue
-        for make in (compare, sensitivity):
+    for task in arguments.tasks:
+        for make in (compare, sensitivity)[: 1 + arguments.sweeps]:
             written += write_study(store, make(task, "mini", seeds=seeds))
     print(f"{written} runs in {store.root}")
 
