@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[name for name in available() if name != "pendulum-sac"])
     parser.add_argument("--sweeps", type=int, choices=(0, 1), default=1, help="also a sweep of each task (1)")
     arguments = parser.parse_args()
-    os.fsync = lambda _: None  # these files may be lost in a power cut
+    os.fsync = lambda fd: None  # these files may be lost in a power cut
     store = Store(arguments.store)
     seeds = tuple(range(10, 10 + arguments.seeds))
     written = 0

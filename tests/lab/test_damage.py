@@ -21,7 +21,24 @@ from written import written_store
 RUN_FILES = ("manifest.json", "result.json", "metrics.jsonl")
 KINDS = (*RUN_FILES, "study", "overhead", "reason.txt", "claim.1")
 # In the place of any value of a file.
-WRONG = (None, True, 3, -1, 0.5, 10**400, 1e308, "", "x" * 300, "\ud800", [], {}, [3], {"a": 1}, [[[]]], {"": None})
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    3,
+    -1,
+    0.5,
+    10**400,
+    1e308,
+    "",
+    "x" * 300,
+    "\ud800",
+    [],
+    {},
+    [3],
+    {"a": 1},
+    [[[]]],
+    {"": None},
+)
 
 
 @pytest.fixture(scope="module")

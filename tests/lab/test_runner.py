@@ -302,6 +302,7 @@ def test_an_optimizer_that_always_fails_is_begun_again_once_and_no_more(
         found = store.run(config)
         assert found is not None
         assert found.reason == "AssertionError: its state does not fit"
+    assert found is not None
     assert len(found.notes) == 1
     assert [session["from_step"] for session in found.sessions] == [0, 6, 0, 6, 6]
 

@@ -46,7 +46,8 @@ def _read_files(folder: Path, in_full: Container[str] | None) -> Run | None:
         if any((folder / name).exists() for name in ("metrics.jsonl", "result.json")):
             raise Damaged(folder / "manifest.json", "it is missing") from None
         return None
-    config = RunConfig(**{"sources": {}, **manifest["config"]})
+    asked = manifest["config"]
+    config = RunConfig(**{"sources": {}, **asked, "lr": float(asked["lr"])})
     if not folder.name.endswith(config.identity[:12]):
         raise Damaged(folder / "manifest.json", f"the configuration is not that of {folder.name}")
     # The result first: it is written after the metrics, and taken away before they change.

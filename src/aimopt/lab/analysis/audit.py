@@ -121,7 +121,8 @@ def _notes(cells: Cells) -> Iterator[Remark]:
             noted.setdefault(cell.config.identity, f"{_name(cell)} ({' '.join(run.notes)})")
     if noted:
         names = [*noted.values()]
-        yield Remark("warning", f"{_runs(names)} did not go through in one piece: {_listed(names)}.")
+        were = "was" if len(names) == 1 else "were"
+        yield Remark("warning", f"{_runs(names)} {were} not made in one piece: {_listed(names)}.")
 
 
 def _starts(cells: Cells) -> Iterator[Remark]:
