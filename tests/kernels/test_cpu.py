@@ -11,7 +11,7 @@ from torch import Tensor
 
 import aimopt
 from aimopt import kernels
-from aimopt.kernels import cpu
+from aimopt.kernels.library import Library, library
 from driving import EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters, push
 
 Class = Any
@@ -20,7 +20,7 @@ every = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__
 
 @pytest.fixture(autouse=True)
 def _kernel_is_there() -> None:
-    assert isinstance(cpu.library(), cpu.Library), "install aimopt with a C++ compiler to test its kernel"
+    assert isinstance(library(), Library), "install aimopt with a C++ compiler to test its kernel"
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_the_same_bits_for_any_number_of_threads(Optimizer: Class, dtype: torch.
 @every
 def test_instruction_sets_agree(Optimizer: Class) -> None:
     """To rounding with the baseline, which has no fused products; to the bit with one another."""
-    lib = cpu.library()
-    assert isinstance(lib, cpu.Library)
+    lib = library()
+    assert isinstance(lib, Library)
     ends = []
     for isa in range(lib.isa + 1):
         params = parameters([(1001,), (7, 9)], torch.float32)

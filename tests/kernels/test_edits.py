@@ -1,6 +1,7 @@
 """Random edits of tensors between steps: the fused step and the plain one do the same, or refuse the same."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Side:
     def tensors(self) -> list[Tensor]:
         state = [x for i in range(len(SHAPES)) for _, x in sorted(self.buffers(i).items())]
         grads = [p.grad for p in self.params]
-        return [x.detach() for x in (self.arena, *self.params, *state, *grads) if readable(x)]  # type: ignore[union-attr]
+        return [x.detach() for x in (self.arena, *self.params, *state, *grads) if readable(x)]
 
     def step(self) -> str | None:
         """The kind of error, after which nothing has changed, or None."""
@@ -102,7 +103,7 @@ class Edits(RuleBasedStateMachine):
 
     def edit(self, change: Callable[[Side], Any]) -> None:
         """Make the same change on both sides; what torch itself refuses on one, it refuses on the other."""
-        outcomes = []
+        outcomes: list[type[Exception] | None] = []
         for side in self.sides:
             try:
                 change(side)
@@ -115,7 +116,7 @@ class Edits(RuleBasedStateMachine):
     def step(self, seed: int, mask: int) -> None:
         for i in range(len(SHAPES)):
             if mask >> i & 1:
-                self.edit(lambda side, i=i: side.gradient(i, seed + i))
+                self.edit(partial(Side.gradient, i=i, seed=seed + i))
         self.step_again()
 
     @rule()
@@ -150,7 +151,7 @@ class Edits(RuleBasedStateMachine):
     @rule(i=Which, key=st.sampled_from(["exp_avg", "exp_avg_sq", "step", "prev_grad"]), kind=Kinds, n=Size)
     def replace_state(self, i: int, key: str, kind: str, n: int) -> None:
         def change(side: Side) -> None:
-            x = side.buffers(i).get(key)
+            x: Any = side.buffers(i).get(key)
             if readable(x):
                 side.optimizer.state[side.params[i]][key] = EDITS[kind](x, n)
 

@@ -85,7 +85,7 @@ def test_data_transposed_in_place_under_an_old_gradient(fused: Any, shape: tuple
         else:
             assert_refuses(optimizer, match=r"shape \(9, 4\) and the gradient \(4, 9\)")
     if ends:
-        assert_same(*ends)
+        assert_same(ends[0], ends[1])
 
 
 def freed(x: Tensor) -> None:
@@ -168,7 +168,7 @@ def test_a_gradient_in_the_memory_of_its_parameter(Optimizer: Any, alias: Any, b
             p.grad = alias(p)
             optimizer.step()
         ends.append(flat(params))
-    assert_same(*ends)
+    assert_same(ends[0], ends[1])
 
 
 @paths
@@ -183,7 +183,7 @@ def test_a_gradient_in_the_memory_of_another_parameter_or_of_the_state(fused: An
             b.grad = optimizer.state[a]["exp_avg"]
             optimizer.step()
         ends.append(flat(params))
-    assert_same(*ends)
+    assert_same(ends[0], ends[1])
 
 
 def test_a_gradient_in_shared_memory_that_torch_does_not_know_of() -> None:
@@ -197,7 +197,7 @@ def test_a_gradient_in_shared_memory_that_torch_does_not_know_of() -> None:
             p.grad = torch.from_numpy(array[7:57])
             optimizer.step()
         ends.append(flat([p]))
-    assert_same(*ends)
+    assert_same(ends[0], ends[1])
 
 
 @paths
@@ -289,7 +289,7 @@ def test_groups_that_are_removed_and_added(fused: Any) -> None:
         optimizer.param_groups.reverse()
         advance(optimizer, params, 2, first=4)
         ends.append(flat(params))
-    assert_same(*ends)
+    assert_same(ends[0], ends[1])
 
 
 def test_a_removed_group_is_not_kept_alive() -> None:
@@ -393,4 +393,4 @@ def test_without_it_lists_see_the_same() -> None:
         optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
         advance(optimizer, params, 3)
         ends.append(flat(params))
-    assert_same(*ends)
+    assert_same(ends[0], ends[1])

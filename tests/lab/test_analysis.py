@@ -287,3 +287,13 @@ def test_changed_settings_are_told() -> None:
     assert "The task's settings are not those of the scale demo: steps=30." in {
         r.text for r in analyse(study, {}).audit
     }
+
+
+def test_a_run_that_was_begun_again_is_told() -> None:
+    runs = dict(runs_of(comparison))
+    identity = next(cell.config.identity for cell in comparison().cells(runs) if cell.role == "final")
+    runs[identity] = dataclasses.replace(runs[identity], notes=("It was begun again.",))
+    remarks = [remark for remark in analyse(comparison(), runs).audit if "begun again" in remark.text]
+    assert [(r.level, r.text) for r in remarks] == [
+        ("warning", "1 run was not made in one piece: RADAR final seed 0 (It was begun again.).")
+    ]

@@ -24,6 +24,12 @@ sys.stdin.readline()
 """
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim whose date is doubtful is watched for a moment only."""
+    monkeypatch.setattr(claims, "BEAT", 0.05)
+
+
 def process(folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", TAKE, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -69,6 +75,12 @@ def elsewhere(folder: Path, silent: float) -> None:
     os.utime(claim, (now - silent, now - silent))
 
 
+def fall_silent(claim: Claim) -> None:
+    """As a process that is stopped, or cut off from the disk."""
+    claim.ended.set()
+    claim.beating.join()
+
+
 def test_another_machine_is_believed_dead_only_after_long_silence(tmp_path: Path) -> None:
     elsewhere(tmp_path, claims.STALE - 5)
     assert Claim.take(tmp_path) is None
@@ -82,6 +94,7 @@ def test_another_machine_is_believed_dead_only_after_long_silence(tmp_path: Path
 def test_a_process_that_was_thought_dead_learns_it(tmp_path: Path) -> None:
     first = Claim.take(tmp_path)
     assert first is not None
+    fall_silent(first)
     elsewhere(tmp_path, claims.STALE + 5)  # as it looks from a machine that cannot see this process
     second = Claim.take(tmp_path)
     assert second is not None
@@ -107,6 +120,7 @@ def test_a_claim_half_written_is_alive(tmp_path: Path) -> None:
 def test_who_was_taken_over_does_not_hold_again_when_the_other_is_done(tmp_path: Path) -> None:
     first = Claim.take(tmp_path)
     assert first is not None
+    fall_silent(first)
     elsewhere(tmp_path, claims.STALE + 5)
     second = Claim.take(tmp_path)
     assert second is not None
@@ -124,3 +138,37 @@ def test_on_a_full_disk_another_machine_is_believed_alive(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "touch", full)
     assert claims.held(tmp_path)
     assert Claim.take(tmp_path) is None
+
+
+@pytest.mark.parametrize("ahead", [60.0, 1e6])
+def test_a_claim_from_the_future_does_not_block(ahead: float, tmp_path: Path) -> None:
+    elsewhere(tmp_path, -ahead)
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    assert claim.holds()
+    claim.release()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0, 1e6])
+def test_a_process_at_work_keeps_its_run_when_the_clock_jumps(jump: float, tmp_path: Path) -> None:
+    """As others see it: the date of its claim is far off, until it gives its next sign of life."""
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    path = tmp_path / "claim.1"
+    now = path.stat().st_mtime
+    os.utime(path, (now - jump, now - jump))
+    assert Claim.take(tmp_path) is None
+    assert claim.holds()
+    claim.release()
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '{"pid": "x"}', '{"token": 1}', "[" * 100_000, "\xff", ""])
+def test_a_damaged_claim_blocks_only_as_long_as_it_is_fresh(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "claim.1"
+    path.write_bytes(content.encode("latin-1"))
+    assert claims.held(tmp_path)
+    assert Claim.take(tmp_path) is None
+    os.utime(path, (1.0, 1.0))
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    claim.release()

@@ -28,7 +28,7 @@ def test_every_setting_was_compared_and_no_run_left_out(mini: Store) -> None:
     found = findings(mini, mini.studies())
     assert {f.study.task for f in found if f.study.name == "compare"} == set(PAPER)
     assert [f.study for f in found if not f.progress.complete] == []
-    assert mini.unreadable_studies() == mini.aside() == {}
+    assert mini.unreadable == mini.aside() == {}
 
 
 def test_the_page_follows_from_the_runs(mini: Store) -> None:

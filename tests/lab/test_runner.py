@@ -233,6 +233,102 @@ def test_a_checkpoint_of_another_kind_is_put_out_of_the_way(store: Store, tmp_pa
     assert curves(store.run(config)) == curves(Store(tmp_path / "whole").run(config))
 
 
+def change_checkpoint(store: Store, config: RunConfig, **changes: Any) -> None:
+    path = store.folder(config) / "checkpoint.pt"
+    torch.save({**torch.load(path, weights_only=True), **changes}, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "six"},
+        {"step": 13},
+        {"history": "none"},
+        {"losses": 3},
+        {"training": []},
+    ],
+)
+def test_a_checkpoint_with_a_wrong_value_is_begun_again(changes: dict[str, Any], store: Store) -> None:
+    config = stopped_half_way(store)
+    change_checkpoint(store, config, **changes)
+    assert run(config, store) == "finished"
+    found = store.run(config)
+    assert found is not None
+    assert [note.split(" (")[0] for note in found.notes] == ["Its checkpoint could not be resumed"]
+    assert [session["from_step"] for session in found.sessions] == [0, 0]
+    assert [record["step"] for record in found.history] == [2, 4, 6, 8, 10, 12]
+
+
+FRAGILE = """
+import torch
+class Fragile(torch.optim.SGD):
+    def step(self, closure=None):
+        group = self.param_groups[0]
+        group["steps"] = group.get("steps", 0) + 1
+        assert group["steps"] < {last}, "its state does not fit"
+        super().step()
+"""
+
+
+def fragile_state(store: Store, config: RunConfig) -> None:
+    """Change a checkpoint such that it can be loaded, but not trained on."""
+    path = store.folder(config) / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    state["training"]["optimizer"]["param_groups"][0]["steps"] = 1000
+    torch.save(state, path)
+
+
+def test_a_checkpoint_that_loads_but_cannot_be_trained_on_is_begun_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fragile.py").write_text(FRAGILE.format(last=1000))
+    config = stopped_half_way(store, optimizer="fragile.py:Fragile", lr=0.1)
+    fragile_state(store, config)
+    assert run(config, store) == "finished"
+    found = store.run(config)
+    assert found is not None
+    assert "(AssertionError: its state does not fit), and it was begun again" in found.notes[0]
+    assert [session["from_step"] for session in found.sessions] == [0, 6, 0]
+    run(config, Store(tmp_path / "whole"))
+    assert curves(found) == curves(Store(tmp_path / "whole").run(config))
+
+
+def test_an_optimizer_that_always_fails_is_begun_again_once_and_no_more(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fragile.py").write_text(FRAGILE.format(last=8))
+    config = stopped_half_way(store, optimizer="fragile.py:Fragile", lr=0.1)
+    for _ in range(3):
+        assert run(config, store, checkpoint_seconds=0.0) == "failed"
+        found = store.run(config)
+        assert found is not None
+        assert found.reason == "AssertionError: its state does not fit"
+    assert found is not None
+    assert len(found.notes) == 1
+    begun = [session["from_step"] for session in found.sessions]
+    assert begun[:3] == [0, 6, 0]
+    assert [step > 0 for step in begun[3:]] == [True, True]  # which steps were saved depends on the speed of the disk
+
+
+def test_a_full_disk_is_not_blamed_on_the_checkpoint(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = stopped_half_way(store)
+
+    def full(*_: Any) -> torch.Tensor:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Running, "_train_until_logged", full)
+        assert run(config, store) == "failed"
+    assert (store.folder(config) / "checkpoint.pt").exists()
+    assert run(config, store) == "finished"
+    found = store.run(config)
+    assert found is not None
+    assert found.notes == ()
+    assert [session["from_step"] for session in found.sessions] == [0, 6, 6]
+
+
 PECULIAR = """
 import numpy, torch
 class Precise(torch.optim.SGD):

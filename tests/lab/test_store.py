@@ -153,7 +153,7 @@ def test_a_study_that_cannot_be_read_does_not_hide_the_others(store: Store) -> N
     gone = {**study.to_dict(), "task": "gone.py:Task"}
     (store.root / "studies" / "gone.json").write_text(json.dumps(gone))
     assert store.studies() == [study]
-    assert sorted(store.unreadable_studies()) == ["gone.json", "half.json"]
+    assert sorted(store.unreadable) == ["studies/gone.json", "studies/half.json"]
 
 
 def test_a_seed_that_is_a_path_is_refused() -> None:

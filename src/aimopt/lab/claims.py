@@ -2,19 +2,29 @@
 
 The claim with the highest number holds. A process that finds its holder dead or silent makes the next number, which the
 file system gives to one process alone; so no file is ever taken from under another process.
+
+A holder dates its claim anew every few seconds. Dates alone do not show that it is silent, because clocks jump. So a
+claim that looks old, or is dated in the future, is watched for some seconds: a holder at work dates it in that time.
 """
 
 import json
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from aimopt.lab import json_files
+from aimopt.lab.shapes import fields, text, whole
+
 BEAT = 5.0  # seconds between two signs of life of a process at work
 STALE = 60.0  # seconds without one after which another process may take over
+AHEAD = 5.0  # seconds that a claim may be dated in the future: file servers round
+WATCHED_BEATS = 2.5  # how long a claim with a doubtful date is watched
+SIGN = fields({"token": text, "host": text, "pid": whole(1)})
 
 
 class Claim:
@@ -30,7 +40,7 @@ class Claim:
     def take(cls, folder: Path) -> Self | None:
         """Make the next claim, unless the present one is alive."""
         number, holder = _highest_claim(folder)
-        if _lives(folder, number, holder):
+        if _lives(folder, number, holder) or (holder is not None and _stirs(folder, number, holder)):
             return None
         token = uuid.uuid4().hex
         sign = {"token": token, "host": _host(), "pid": os.getpid()}
@@ -84,17 +94,23 @@ def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:
 
 
 def _read_claim(folder: Path, number: int) -> dict[str, Any] | None:
+    """What a claim says; nothing if it is just being written, or damaged: then only its date tells."""
+
+    def sign(kept: Any) -> dict[str, Any]:
+        SIGN(kept, "a claim")
+        return kept
+
     try:
-        return json.loads((folder / f"claim.{number}").read_bytes())
+        return json_files.read(folder / f"claim.{number}", sign)
     except FileNotFoundError:
         return None
     except ValueError:
-        return {}  # just being written
+        return {}
 
 
 def _lives(folder: Path, number: int, holder: Mapping[str, Any] | None) -> bool:
     """Whether a claim has a holder, neither dead nor long silent. The file system's clock decides, if it can."""
-    if holder is None or (holder.get("host") == _host() and not _alive(holder["pid"])):
+    if holder is None or _is_dead(holder):
         return False
     probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
     try:
@@ -104,7 +120,31 @@ def _lives(folder: Path, number: int, holder: Mapping[str, Any] | None) -> bool:
         return True
     finally:
         probe.unlink(missing_ok=True)
-    return silent <= STALE
+    return -AHEAD <= silent <= STALE
+
+
+def _stirs(folder: Path, number: int, holder: Mapping[str, Any]) -> bool:
+    """Whether the holder of a claim that looks abandoned gives a sign of life while it is watched."""
+    if _is_dead(holder):
+        return False
+    path, deadline = folder / f"claim.{number}", time.monotonic() + WATCHED_BEATS * BEAT
+    before = _date(path)
+    while time.monotonic() < deadline and not _is_dead(holder):
+        if _date(path) != before:
+            return True
+        time.sleep(BEAT / 20)
+    return False
+
+
+def _date(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None  # released: whoever released it was alive
+
+
+def _is_dead(holder: Mapping[str, Any]) -> bool:
+    return holder.get("host") == _host() and not _alive(holder["pid"])
 
 
 def _alive(pid: int) -> bool:
@@ -114,7 +154,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return True
     return True
 

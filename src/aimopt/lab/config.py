@@ -15,23 +15,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-from aimopt.lab import optimizers, references, tasks
+from aimopt.lab import optimizers, references, shapes, tasks
+from aimopt.lab.shapes import fields, map_of, number, text, whole
 from aimopt.lab.user_code import user_code
 
 # Settings of a task that say which runs a study consists of, and nothing about any of them.
 _OF_THE_STUDY = ("lr", "grid", "seeds", "search_steps")
 _NO_SEARCH = {"search_steps": 1}  # fits every length of a run
-_KINDS: Mapping[str, Any] = {
-    "task": str,
-    "scale": str,
-    "settings": Mapping,
-    "optimizer": str,
-    "options": Mapping,
-    "lr": int | float,
-    "seed": int,
-    "steps": int,
-}
-_SAID = {str: "a text", Mapping: "names and values", int | float: "a number", int: "a whole number"}
+SHAPE = fields(
+    {
+        "task": text,
+        "scale": text,
+        "settings": map_of(shapes.plain),
+        "optimizer": text,
+        "options": map_of(shapes.plain),
+        "lr": number(),
+        "seed": whole(),
+        "steps": whole(),
+    },
+    {"sources": map_of(text)},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +79,9 @@ class RunConfig:
         return cls(
             task=task,
             scale=scale,
-            settings=_plain({k: v for k, v in dataclasses.asdict(chosen).items() if k not in _OF_THE_STUDY}),
+            settings=of_a_run(plain(dataclasses.asdict(chosen))),
             optimizer=name,
-            options=_plain(complete),
+            options=plain(complete),
             lr=rate,
             seed=seed,
             steps=length,
@@ -86,17 +89,10 @@ class RunConfig:
         )
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+    def from_dict(cls, kept: Mapping[str, Any]) -> Self:
         """A config from what `to_dict` gave, perhaps through a file."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        missing, unknown = known - {"sources"} - set(fields), set(fields) - known
-        if missing or unknown:
-            wrong = f"lacks {sorted(missing)[0]!r}" if missing else f"has no {sorted(unknown)[0]!r}"
-            raise ValueError(f"a run {wrong}; its fields are {', '.join(sorted(known))}")
-        for name, kind in _KINDS.items():
-            if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
-                raise ValueError(f"{name} of a run must be {_SAID[kind]}, got {fields[name]!r}")
-        return cls(**{name: _plain(value) for name, value in {**fields, "lr": float(fields["lr"])}.items()})
+        SHAPE(kept, "a run")
+        return cls(**{**kept, "lr": float(kept["lr"])})
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings, lists and dictionaries."""
@@ -105,8 +101,9 @@ class RunConfig:
     @cached_property
     def identity(self) -> str:
         """The hash of everything that determines the result."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        # Not by `to_dict`: a store of thousands of runs asks for all of theirs, and copies take most of the time.
+        named = {name: getattr(self, name) for name in _FIELDS}
+        return hashlib.sha256(_CANONICAL.encode(named).encode()).hexdigest()
 
     def make_task(self) -> tasks.Task:
         """The task, with this run's settings."""
@@ -135,12 +132,21 @@ class RunConfig:
         return f"{self.task} {self.optimizer} lr {self.lr:g} seed {self.seed}"
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig))
+
+
+def of_a_run(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task that determine a run."""
+    return {name: value for name, value in settings.items() if name not in _OF_THE_STUDY}
+
+
 def written(rate: float) -> float:
     """A rate as people would write it: 0.1 · 3e-4 is 3.0000000000000004e-05."""
     return float(f"{rate:.12g}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON gives it back."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))

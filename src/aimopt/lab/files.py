@@ -1,7 +1,6 @@
 """Runs and studies as files that people write: TOML, YAML or JSON, by the ending of the name.
 
-Reading them runs no code, but they may name some: like a Makefile, a study of somebody else is to be read before it is
-carried out.
+Reading them runs no code, but they may name some. Carrying out a study that names code needs `--trust`.
 """
 
 import json
@@ -13,6 +12,7 @@ from typing import Any
 import tomli_w
 import yaml
 
+from aimopt.lab import json_files
 from aimopt.lab.store import write
 
 NULL = "null"  # how TOML, which has no null, says it
@@ -23,12 +23,12 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a file."""
     _check_ending(path)
     try:
-        text = path.read_text("utf-8")
+        content = _parse(path.suffix, path.read_bytes())
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    try:
-        content = _parse(path.suffix, text)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, json.JSONDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} is not valid {path.suffix[1:]}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold names and values at its top, but holds {type(content).__name__}")
@@ -47,10 +47,11 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     write(path, text.encode())
 
 
-def _parse(ending: str, text: str) -> Any:
-    if ending == ".toml":
-        return _without_null(tomllib.loads(text))
-    return json.loads(text) if ending == ".json" else yaml.safe_load(text)
+def _parse(ending: str, content: bytes) -> Any:
+    if ending == ".json":
+        return json_files.opened(content)
+    text = content.decode()
+    return _without_null(tomllib.loads(text)) if ending == ".toml" else yaml.safe_load(text)
 
 
 def _check_ending(path: Path) -> None:

@@ -113,12 +113,12 @@ def write_report(
     return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh, command=again)
 
 
-def serve_report(store: Store, folder: Path | None, port: int, console: Console) -> None:
+def serve_report(store: Store, folder: Path | None, port: int, console: Console, *, trust: bool = False) -> None:
     """Show the report to a browser on this machine, made anew while runs are made, until Ctrl-C."""
     place = folder or store.root / "report"
 
     def again() -> None:
-        write_report(store, store.studies(), place, refresh=REFRESH_SECONDS)
+        write_report(store, store.studies(trust=trust), place, refresh=REFRESH_SECONDS)
 
     again()
     with report.serve(place, again, port=port) as server:

@@ -8,6 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from aimopt.lab.shapes import fields, list_of, map_of, number, text, whole
+
+_COST = fields({
+    "label": text,
+    "step_seconds": number(above=0),
+    "ratio": list_of(number(above=0), length=3),
+    "peak_bytes": whole(0),
+    "state_bytes": number(),
+})  # fmt: skip
+SHAPE = fields({"reference": text, "costs": list_of(_COST), "machine": map_of(text)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
@@ -33,7 +44,8 @@ class Overhead:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+    def from_dict(cls, kept: Mapping[str, Any]) -> Self:
         """From what `to_dict` gave, perhaps through a file."""
-        costs = [Cost(**{**cost, "ratio": tuple(cost["ratio"])}) for cost in fields["costs"]]
-        return cls(reference=fields["reference"], costs=costs, machine=fields["machine"])
+        SHAPE(kept, "a measurement of costs")
+        costs = [Cost(**{**cost, "ratio": tuple(cost["ratio"])}) for cost in kept["costs"]]
+        return cls(reference=kept["reference"], costs=costs, machine=kept["machine"])

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,13 @@ def load(reference: str) -> Any:
         hint = suggestion(name, sorted(there)) if there else "it has no classes"
         raise ValueError(f"{place} has no {name!r}; {hint}")
     return getattr(module, name)
+
+
+def check_trusted(names: Iterable[str], trust: bool) -> None:
+    """Refuse names from a file that say where code lies, unless it is trusted; other names are the package's own."""
+    places = list(dict.fromkeys(name for name in names if ":" in name))
+    if places and not trust:
+        raise ValueError(f"it needs the code of {', '.join(places)}; if you have read and trust it, give --trust")
 
 
 def source(reference: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from aimopt.bench.memory import forget_peak, peak_bytes
 from aimopt.lab import optimizers, provenance, references
 from aimopt.lab.config import RunConfig
 from aimopt.lab.distributed import World
+from aimopt.lab.shapes import fields, list_of, map_of, number, whole
 from aimopt.lab.store import Store, TakenOver, Work
 from aimopt.lab.tasks import Context, Training
 from aimopt.lab.user_code import explain as explain  # who makes runs explains them too
@@ -28,6 +29,12 @@ from aimopt.lab.user_code import explain as explain  # who makes runs explains t
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped"]
 Record = dict[str, float]
 METRICS_SECONDS = 1.0  # how often others can see how a run goes
+CHECKPOINT = fields({
+    "step": whole(0),
+    "seconds": number(),
+    "summed": whole(0),
+    "history": list_of(map_of(number())),
+})  # fmt: skip
 CHECKPOINT_SHARE = 0.05  # of the time that may go into checkpoints
 
 
@@ -37,6 +44,10 @@ class Stopped(Exception):
 
 class Diverged(Exception):
     """A number of the run is no longer finite."""
+
+
+# What going on from a checkpoint may raise without the checkpoint being the cause.
+NOT_OF_THE_CHECKPOINT = (OSError, MemoryError, torch.OutOfMemoryError, Stopped, TakenOver, Diverged)
 
 
 def run(
@@ -121,17 +132,16 @@ class Running:
         self.config, self.work, self.device, self.should_stop = config, work, device, should_stop
         self.task, self.history = config.make_task(), list[Record]()
         forget_peak(device)
-        self.training = start(config, device, world)
+        self.world = world
+        self._begin()
         self.initial = checksum(self.training.weights())
-        self.step, self.seconds = 0, 0.0
-        self.losses, self.summed = torch.zeros((), device=device), 0
-        self._resume(world)
-        data = self.task.checksum()
-        if self.step and data not in [session["data"] for session in work.sessions()]:
+        self._resume()
+        self.data = self.task.checksum()
+        if self.step and self.data not in [session.get("data") for session in work.sessions()]:
             raise ValueError(
                 "the data have changed since the run was begun; put the old ones back, or delete its folder"
             )
-        work.join(provenance.session(device, data, self.step, world.size))
+        self._join()
         self.shown = self.saved = time.monotonic()
         self.checkpoint_seconds = self.save_after = checkpoint_seconds
 
@@ -139,8 +149,15 @@ class Running:
         """Go on to the end; with the reason if the run diverged."""
         try:
             while self.step < self.config.steps:
-                self._train_until_logged()
-                self._log()
+                try:
+                    self._train_until_logged()
+                    self._log()
+                except NOT_OF_THE_CHECKPOINT:
+                    raise
+                except Exception as error:  # whatever the task and the optimizer raise on a state that does not fit
+                    self._begin_again(error)
+                    continue
+                self.resumed = False
                 self._save_now_and_then()
         except Diverged as diverged:
             return "diverged", str(diverged)
@@ -174,22 +191,49 @@ class Running:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.training.load_state_dict(state["training"])
+        CHECKPOINT({name: state[name] for name in ("step", "seconds", "summed", "history")}, "a checkpoint")
+        if state["step"] > self.config.steps:
+            raise ValueError(f"it is at step {state['step']} of a run of {self.config.steps}")
         self.step, self.seconds, self.summed = state["step"], state["seconds"], state["summed"]
-        self.losses = state["losses"].to(self.device)
+        self.losses = state["losses"].to(self.device).reshape(())
         self.history = state["history"]
 
-    def _resume(self, world: World) -> None:
-        """Go on from the last checkpoint; from the beginning if it is of another kind."""
+    def _begin(self) -> None:
+        """Be before the first step."""
+        self.training = start(self.config, self.device, self.world)
+        self.step, self.seconds, self.summed, self.history = 0, 0.0, 0, list[Record]()
+        self.losses = torch.zeros((), device=self.device)
+        self.resumed = False  # whether the checkpoint has yet to show that it can be trained on
+
+    def _resume(self) -> None:
+        """Go on from the last checkpoint; from the beginning if it cannot be loaded."""
         state = self.work.resume()
         if state is None:
             return
         try:
             self.load_state_dict(state)
-        except (KeyError, TypeError, ValueError, RuntimeError):
-            self.work.discard_checkpoint()
-            self.training = start(self.config, self.device, world)
-            self.step, self.seconds, self.summed, self.history = 0, 0.0, 0, []
-            self.losses = torch.zeros((), device=self.device)
+            self.resumed = True
+        except NOT_OF_THE_CHECKPOINT:
+            raise
+        except Exception as error:  # whatever the task and the optimizer raise on a state that is not theirs
+            self.work.discard_checkpoint(error)
+            self._begin()
+
+    def _begin_again(self, error: Exception) -> None:
+        """Leave a checkpoint that loads but cannot be trained on; any other error is the run's own.
+
+        Once in the life of a run: an optimizer that always raises at some step would train up to it at every command.
+        Processes of one run that torchrun started cannot begin again by themselves.
+        """
+        if not self.resumed or self.world.size > 1 or self.work.notes():
+            raise error
+        self.work.discard_checkpoint(error)
+        self._begin()
+        self._join()
+
+    def _join(self) -> None:
+        """Say who works on the run, and from which step on."""
+        self.work.join(provenance.session(self.device, self.data, self.step, self.world.size))
 
     def _train_until_logged(self) -> None:
         begin = time.perf_counter()

@@ -25,6 +25,7 @@ class Run:
     history: Sequence[Mapping[str, float]] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # parameters, state_bytes, peak_bytes, checksums of weights
     sessions: Sequence[Mapping[str, Any]] = ()  # provenance: each process that worked on it
+    notes: Sequence[str] = ()  # what happened on the way that a reader of the result should know
 
     @property
     def settled(self) -> bool:

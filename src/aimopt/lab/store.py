@@ -10,31 +10,43 @@
           claim.1            the process at work
       studies/               what was asked for
       jobs/                  what jobs of Slurm were told and said
-      set-aside/             folders that could not be read
+      set-aside/             what could not be read
 
 Every file is written whole under another name and then renamed, so a reader never sees half of one. Nothing depends on
 file locks: results of two machines are merged by copying folders.
+
+A store is data: reading it runs no code that came with it or that it names. A reader passes over a file that is damaged
+and says so in `unreadable`; whoever makes a run anew first puts what is in its way into `set-aside`.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
 import uuid
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from aimopt.lab import json_files
+from aimopt.lab import study as studies
 from aimopt.lab.claims import Claim, held
 from aimopt.lab.config import RunConfig
+from aimopt.lab.json_files import Damaged, sealed
 from aimopt.lab.overhead import Overhead
+from aimopt.lab.run_files import read_manifest, read_run
 from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
+
+NOT_RUNS = ("set-aside", "studies", "jobs", "report")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class StoreGone(OSError):
@@ -46,6 +58,7 @@ class Store:
 
     def __init__(self, root: str | Path, *, must_exist: bool = False):
         self.root, self.must_exist = Path(root), must_exist
+        self.unreadable: dict[str, str] = {}  # the files that reading passed over so far, and what is wrong with them
 
     def create(self) -> None:
         """Make the folder unless it is there, and see whether it can be written to; from now on it must exist."""
@@ -72,28 +85,26 @@ class Store:
 
     def run(self, config: RunConfig) -> Run | None:
         """A run, as far as it has come; one that cannot be read counts as never begun."""
-        try:
-            return _read(self.folder(config))
-        except UNREADABLE:
-            return None
+        return self._read(read_run, self.folder(config))
 
-    def runs(self) -> dict[str, Run]:
-        """Every run that can be read, by identity."""
-        found = {}
-        for manifest in sorted(self.root.glob("*/*/manifest.json")):
-            if manifest.parent.parent.name == "set-aside":
-                continue
-            try:
-                run = _read(manifest.parent)
-            except UNREADABLE:
-                continue
-            found[run.config.identity] = run
-        return found
+    def runs(self, in_full: Container[str] | None = None) -> dict[str, Run]:
+        """Every run that can be read, by identity.
+
+        With `in_full`, only these identities are read with their curves, facts and sessions; of the others, what is
+        asked, the status and the reason, which takes a tenth of the memory.
+        """
+        by_identity = {}
+        for folder in self._folders():
+            run = self._read(read_run, folder, in_full)
+            if run is not None:
+                by_identity[run.config.identity] = run
+        return by_identity
 
     def aside(self) -> dict[str, str]:
-        """The folders that were set aside, and why."""
+        """What was set aside, and why."""
         reasons = sorted((self.root / "set-aside").glob("*/reason.txt"))
-        return {path.parent.name: path.read_text("utf-8").strip() for path in reasons}
+        read = {path.parent.name: self._read(json_files.read_bytes, path) for path in reasons}
+        return {name: (reason or b"").decode(errors="replace").strip() for name, reason in read.items()}
 
     def work(self, config: RunConfig) -> "Work | None":
         """The right to work on a run, unless another process has it; what cannot be read of it is set aside first."""
@@ -105,7 +116,7 @@ class Store:
         work = Work(folder, claim)
         reason = _damage(folder)
         if reason:
-            work.set_aside(self.root / "set-aside", reason)
+            work.set_aside(self.root, reason)
         return work
 
     def at_work(self, config: RunConfig) -> bool:
@@ -117,25 +128,30 @@ class Store:
         return Work(self.folder(config), None)
 
     def save_study(self, study: Study) -> None:
-        """Keep what was asked for."""
-        write(self.study_file(study), _json(study.to_dict()))
+        """Keep what was asked for, with what it takes from code."""
+        path = self.study_file(study)
+        self._make_way(path, lambda kept: studies.SHAPE(kept, "a study"))
+        write(path, sealed(study.to_record()))
 
-    def studies(self) -> list[Study]:
-        """What was asked for, and can be read."""
-        return [study for study in self._studies().values() if isinstance(study, Study)]
-
-    def unreadable_studies(self) -> dict[str, str]:
-        """The files of studies that cannot be read, and why; a user's own task may have moved."""
-        return {name: study for name, study in self._studies().items() if isinstance(study, str)}
+    def studies(self, *, trust: bool = False) -> list[Study]:
+        """What was asked for, and can be read; `trust` loads the code that studies of older versions name."""
+        paths = sorted((self.root / "studies").glob("*.json"))
+        paths = [path for path in paths if not path.name.endswith(".overhead.json")]
+        make = functools.partial(Study.from_record, trust=trust)
+        read = [self._read(json_files.read, path, make) for path in paths]
+        return [study for study in read if study is not None]
 
     def save_overhead(self, study: Study, overhead: Overhead) -> None:
         """Keep what the contenders of a study cost."""
-        write(self.study_file(study, ".overhead.json"), _json(overhead.to_dict()))
+        path = self.study_file(study, ".overhead.json")
+        self._make_way(path, functools.partial(_overhead_of, study))
+        write(path, sealed(overhead.to_dict()))
 
     def overhead(self, study: Study) -> Overhead | None:
-        """What the contenders of a study cost, if that was measured."""
-        path = self.study_file(study, ".overhead.json")
-        return Overhead.from_dict(json.loads(path.read_bytes())) if path.exists() else None
+        """What the contenders of a study cost, if that was measured and can be read."""
+        return self._read(
+            json_files.read, self.study_file(study, ".overhead.json"), functools.partial(_overhead_of, study)
+        )
 
     def study_file(self, study: Study, ending: str = ".json") -> Path:
         """Where what was asked for is kept: another question, another file."""
@@ -154,19 +170,30 @@ class Store:
             self.check_exists()
             raise
 
-    def _studies(self) -> dict[str, Study | str]:
-        found: dict[str, Study | str] = {}
-        for path in sorted((self.root / "studies").glob("*.json")):
-            if not path.name.endswith(".overhead.json"):
-                try:
-                    found[path.name] = Study.from_dict(json.loads(path.read_bytes()))
-                except UNREADABLE as error:
-                    found[path.name] = f"{type(error).__name__}: {error}"
-        return found
+    def _read(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+        """What `read` gives; None where there is no file, or a damaged one, which is noted."""
+        try:
+            return read(*arguments, **named)
+        except FileNotFoundError:
+            return None
+        except Damaged as error:
+            self.unreadable[error.path.relative_to(self.root).as_posix()] = error.reason
+            return None
 
+    def _make_way(self, path: Path, make: Callable[[Any], object]) -> None:
+        """Set a damaged file aside before another takes its place."""
+        try:
+            json_files.read(path, make)
+        except FileNotFoundError:
+            return
+        except Damaged as error:
+            _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], f"{path.name}: {error.reason}")
 
-# What reading a file that is missing, half there or changed may raise.
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+    def _folders(self) -> Iterator[Path]:
+        """The folders that may be runs."""
+        for group in _subfolders(self.root):
+            if group.name not in NOT_RUNS:
+                yield from _subfolders(group)
 
 
 class TakenOver(Exception):
@@ -182,15 +209,23 @@ class Work:
     def begin(self, config: RunConfig) -> None:
         """Say what the run is; an earlier failure is over."""
         if not (self._folder / "manifest.json").exists():
-            self._write("manifest.json", _json({"config": config.to_dict(), "sessions": []}))
+            self._write("manifest.json", sealed({"config": config.to_dict(), "sessions": []}))
         if self._claim is not None:
             (self._folder / "result.json").unlink(missing_ok=True)
 
     def join(self, session: Mapping[str, Any]) -> None:
         """Say who works on the run."""
-        if self._claim is not None:
-            manifest = json.loads((self._folder / "manifest.json").read_bytes())
-            self._write("manifest.json", _json({**manifest, "sessions": [*manifest["sessions"], session]}))
+        manifest = self._manifest()
+        self._write("manifest.json", sealed({**manifest, "sessions": [*manifest["sessions"], session]}))
+
+    def note(self, words: str) -> None:
+        """Say what happened that a reader of the result should know."""
+        manifest = self._manifest()
+        self._write("manifest.json", sealed({**manifest, "notes": [*manifest.get("notes", []), words]}))
+
+    def notes(self) -> list[str]:
+        """What was noted so far."""
+        return self._manifest().get("notes", [])
 
     def metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Show how the run goes."""
@@ -212,31 +247,30 @@ class Work:
         try:
             content = BytesIO(path.read_bytes())
             damaged = zipfile.ZipFile(content).testzip()  # torch.load does not check the sums it finds
-            assert damaged is None
+            if damaged is not None:
+                raise ValueError(f"the checksum of {damaged} is wrong")
             content.seek(0)
             return torch.load(content, weights_only=True, map_location="cpu")
-        except Exception:  # torch.load raises whatever the unpickler and the archive reader do
-            self.discard_checkpoint()
+        except Exception as error:  # torch.load raises whatever the unpickler and the archive reader do
+            self.discard_checkpoint(error)
             return None
 
-    def discard_checkpoint(self) -> None:
-        """Put a checkpoint that is of no use out of the way."""
+    def discard_checkpoint(self, error: Exception) -> None:
+        """Put a checkpoint that cannot be resumed out of the way, with a note of the reason."""
         if self._claim is not None:
             path = self._folder / "checkpoint.pt"
             path.replace(path.with_suffix(".unreadable"))
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            self.note(f"Its checkpoint could not be resumed ({reason}), and it was begun again.")
 
     def sessions(self) -> list[Mapping[str, Any]]:
         """Who has worked on the run."""
-        return json.loads((self._folder / "manifest.json").read_bytes())["sessions"]
+        return self._manifest()["sessions"]
 
-    def set_aside(self, where: Path, reason: str) -> None:
+    def set_aside(self, root: Path, reason: str) -> None:
         """Move all but the claim out of the way, with the reason; nothing is deleted."""
-        target = where / f"{self._folder.parent.name}.{self._folder.name}.{uuid.uuid4().hex[:8]}"
-        target.mkdir(parents=True)
-        for path in self._folder.iterdir():
-            if not path.name.startswith((".", "claim.")):
-                path.rename(target / path.name)
-        write(target / "reason.txt", f"{reason}\n".encode())
+        paths = [path for path in self._folder.iterdir() if not path.name.startswith((".", "claim."))]
+        _set_aside(root, f"{self._folder.parent.name}.{self._folder.name}", paths, reason)
 
     def weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep what was learned."""
@@ -249,7 +283,7 @@ class Work:
         lines = _lines(history)
         self._write("metrics.jsonl", lines)
         ended = {"status": status, "reason": reason, "facts": facts, "metrics": hashlib.sha256(lines).hexdigest()}
-        self._write("result.json", _json(ended))
+        self._write("result.json", sealed(ended))
         if status != "failed" and self._claim is not None:
             (self._folder / "checkpoint.pt").unlink(missing_ok=True)
 
@@ -257,6 +291,9 @@ class Work:
         """Let others work on the run."""
         if self._claim is not None:
             self._claim.release()
+
+    def _manifest(self) -> dict[str, Any]:
+        return read_manifest(self._folder)
 
     def _write(self, name: str, content: bytes | memoryview, *, lasting: bool = True) -> None:
         if self._claim is None:
@@ -285,43 +322,37 @@ def write(path: Path, content: bytes | memoryview, *, lasting: bool = True) -> N
         raise
 
 
-def _read(folder: Path) -> Run:
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    config = RunConfig.from_dict(manifest["config"])
-    if not folder.name.endswith(config.identity[:12]):
-        raise ValueError(f"the configuration is not that of {folder.name}")
-    # The result first: it is written after the metrics, and taken away before they change.
-    result, metrics = _content(folder / "result.json"), _content(folder / "metrics.jsonl")
-    unended: dict[str, Any] = {"status": "running", "reason": "", "facts": {}}
-    ended, lines = json.loads(result) if result is not None else unended, metrics or b""
-    if "metrics" in ended and hashlib.sha256(lines).hexdigest() != ended["metrics"]:
-        raise ValueError("metrics.jsonl is not the one that the result was made with")
-    return Run(
-        config=config,
-        status=ended["status"],
-        reason=ended["reason"],
-        history=[json.loads(line) for line in lines.splitlines()],
-        facts=ended["facts"],
-        sessions=manifest["sessions"],
-    )
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+def _overhead_of(study: Study, kept: Any) -> Overhead:
+    overhead = Overhead.from_dict(kept)
+    others = {cost.label for cost in overhead.costs} - {contender.label for contender in study.contenders}
+    if others or overhead.reference != study.reference:
+        raise ValueError(f"it was measured for another study: {', '.join(sorted(others)) or overhead.reference}")
+    return overhead
 
 
 def _damage(folder: Path) -> str:
     """Why a run's folder cannot be read; empty when it can, or holds nothing."""
-    if not any((folder / name).exists() for name in ("manifest.json", "metrics.jsonl", "result.json")):
-        return ""
     try:
-        _read(folder)
-    except UNREADABLE as error:
-        return f"{type(error).__name__}: {error}"
+        read_run(folder)
+    except Damaged as error:
+        return f"{error.path.name}: {error.reason}"
     return ""
+
+
+def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: str) -> None:
+    target = root / "set-aside" / f"{name}.{uuid.uuid4().hex[:8]}"
+    target.mkdir(parents=True)
+    for path in paths:
+        path.rename(target / path.name)
+    write(target / "reason.txt", f"{reason}\n".encode())
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [folder / name for name in sorted(e.name for e in entries if e.is_dir() and e.name[0] != ".")]
+    except OSError:
+        return []
 
 
 def _slug(text: str) -> str:

@@ -12,14 +12,17 @@ is missing.
 import ast
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
-from aimopt.lab import optimizers, tasks
-from aimopt.lab.config import RunConfig, frozen, written
+from aimopt.lab import facts, optimizers, references, shapes, tasks
+from aimopt.lab.config import RunConfig, frozen, of_a_run, written
+from aimopt.lab.facts import Facts
 from aimopt.lab.runs import SCORED, Run
+from aimopt.lab.shapes import fields, flag, list_of, map_of, nothing_or, number, text, whole
 from aimopt.lab.stats import Choice, select
 
 TUNING_SEED = 5
@@ -28,6 +31,26 @@ HEAT_MAP = {"ell_ratio": (1e-4, 1e-3, 1e-2, 1e-1, 1.0), "gamma": (0.0, 0.05, 0.1
 DELTA = {"delta": (0.8, 0.9, 1.0, 1.1, 1.2)}
 ZETA = {"zeta": (1e-18, 1e-17, 1e-16, 1e-15, 1e-14)}
 Role = Literal["search", "final", "untuned"]
+_CONTENDER = fields({"label": text, "optimizer": text}, {"options": map_of(shapes.plain)})
+SHAPE = fields(
+    {
+        "name": text,
+        "task": text,
+        "scale": text,
+        "contenders": list_of(_CONTENDER),
+        "seeds": list_of(whole()),
+        "grid": list_of(number()),
+        "reference": text,
+    },
+    {
+        "settings": map_of(shapes.plain),
+        "tuning_seed": whole(),
+        "untuned": flag,
+        "rate_of": nothing_or(text),
+        "axes": list_of(text),
+        "facts": facts.SHAPE,
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +102,7 @@ class Study:
     untuned: bool = False  # also the usual rates, without search
     rate_of: str | None = None  # every contender takes the rate chosen for this one
     axes: tuple[str, ...] = ()  # the options by which the contenders differ
+    kept_facts: Facts | None = field(default=None, compare=False, repr=False)  # of a study that was read from a store
 
     def __post_init__(self) -> None:
         labels = [contender.label for contender in self.contenders]
@@ -91,15 +115,29 @@ class Study:
         tasks.check_protocol(self.seeds, self.grid)
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(f"seed {self.tuning_seed} tunes the learning rate and may not be a final seed as well")
-        task = self.make_task()
-        measured = -(-task.search_steps // task.evaluate_every)
+        for contender, axis in itertools.product(self.contenders, self.axes):
+            if isinstance(contender.options.get(axis), Mapping):
+                raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
+        self._check_facts()
+
+    def _check_facts(self) -> None:
+        """Refuse what could not be trained; of a new study, a mistake in the options is found here."""
+        settings = self.facts.settings
+        measured = -(-settings["search_steps"] // settings["evaluate_every"])
         if self.searches and measured < SCORED:
             raise ValueError(
-                f"a search run of {task.search_steps} steps evaluates every {task.evaluate_every}, {measured} times, "
-                f"but scored by the mean of {SCORED}; lower evaluate_every or raise search_steps"
+                f"a search run of {settings['search_steps']} steps evaluates every {settings['evaluate_every']}, "
+                f"{measured} times, but scored by the mean of {SCORED}; lower evaluate_every or raise search_steps"
             )
-        for contender in self.contenders:  # a mistake in the options is found before anything is trained
-            self.finals(contender, self.usual_rate(contender))
+        for contender in self.contenders:
+            if contender.label not in self.facts.contenders:
+                raise ValueError(f"the facts of a study lack its contender {contender.label!r}")
+            for factor in (1.0, *self.grid):
+                rate = self.usual_rate(contender)
+                if not 0 < rate * factor < math.inf:
+                    raise ValueError(
+                        f"the rate {factor:g}·{rate:g} of {contender.label} is no positive number; change grid"
+                    )
 
     @property
     def searches(self) -> bool:
@@ -110,7 +148,7 @@ class Study:
         """The runs by which a contender's learning rate is chosen: the schedule's beginning, with the tuning seed."""
         if not self.searches:
             return []
-        steps = self.make_task().search_steps
+        steps = self.facts.settings["search_steps"]
         return [self._run(contender, self.usual_rate(contender) * x, self.tuning_seed, steps) for x in self.grid]
 
     def finals(self, contender: Contender, lr: float) -> list[RunConfig]:
@@ -126,7 +164,7 @@ class Study:
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
         if any(run is None or run.status == "running" for _, run in searched):
             return None
-        score = self.make_task().score
+        score = self.facts.score
         scores = {lr: run.score(score) for lr, run in searched if run is not None and run.status != "failed"}
         return select(scores, score.better) if scores else None
 
@@ -168,7 +206,15 @@ class Study:
 
     def usual_rate(self, contender: Contender) -> float:
         """A contender's learning rate without a search."""
-        return self.make_task().lr * optimizers.usual_factor(contender.optimizer)
+        return self.facts.contenders[contender.label].usual_rate
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the study takes from code; one that was read from a store has them with it, and loads none."""
+        if self.kept_facts is not None:
+            return self.kept_facts
+        named = {c.label: (c.optimizer, c.options) for c in self.contenders}
+        return Facts.from_code(self.task, self.scale, self.settings, named)
 
     def check(self) -> None:
         """Refuse a study whose optimizers refuse their options; reading one from a store does not make optimizers."""
@@ -178,29 +224,37 @@ class Study:
             self.finals(contender, self.usual_rate(contender))[0].check_optimizer(label)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain numbers, strings, lists and dictionaries."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        """The question, as plain numbers, strings, lists and dictionaries."""
+        question = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "kept_facts"}
+        question["contenders"] = tuple(dataclasses.asdict(contender) for contender in self.contenders)
+        return {name: value for name, value in question.items() if value is not None}
+
+    def to_record(self) -> dict[str, Any]:
+        """The question with its facts, as a store keeps it."""
+        return {**self.to_dict(), "facts": self.facts.to_dict()}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """A study from what `to_dict` gave, perhaps through a file."""
-        known = {f.name: f for f in dataclasses.fields(cls)}
-        unknown = [name for name in fields if name not in known]
-        if unknown:
-            raise ValueError(f"a study has no {unknown[0]!r}; its fields are {', '.join(known)}")
-        needed = [
-            n for n, f in known.items() if f.default is f.default_factory is dataclasses.MISSING and n not in fields
-        ]
-        if needed:
-            raise ValueError(f"a study lacks {needed[0]!r}; its fields are {', '.join(known)}")
+    def from_dict(cls, kept: Mapping[str, Any]) -> Self:
+        """A study from what `to_dict` gave, perhaps through a file; loads the code that it names."""
+        SHAPE(kept, "a study")
+        return cls(**_fields_of(kept))
+
+    @classmethod
+    def from_record(cls, kept: Mapping[str, Any], *, trust: bool = False) -> Self:
+        """A study from what `to_record` gave, or `to_dict`: without facts, its task and optimizers are looked up.
+
+        Those of the package are looked up by name. Code that lies elsewhere is only loaded with `trust`.
+        """
+        SHAPE(kept, "a study")
+        if "facts" in kept:
+            return cls(**_fields_of(kept), kept_facts=Facts.from_dict(kept["facts"]))
+        references.check_trusted([kept["task"], *(c["optimizer"] for c in kept["contenders"])], trust)
         try:
-            contenders = tuple(Contender(**contender) for contender in fields["contenders"])
-            numbers = {"seeds": tuple(map(int, fields["seeds"])), "grid": tuple(map(float, fields["grid"]))}
-            settings = {name: frozen(value) for name, value in fields.get("settings", {}).items()}
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"a study's contenders, seeds, grid or settings cannot be read: {error}") from None
-        lists = {"axes": tuple(fields.get("axes", ())), **numbers, "settings": settings}
-        return cls(**{**fields, **lists, "contenders": contenders})
+            return cls(**_fields_of(kept))
+        except ValueError:
+            raise
+        except Exception as error:  # whatever loading a task or an optimizer raises
+            raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def _search_failed(self, contender: Contender, runs: Mapping[str, Run]) -> bool:
         found = [runs.get(config.identity) for config in self.search(contender)]
@@ -212,21 +266,39 @@ class Study:
     def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
         key = (contender.label, lr, seed, steps)
         if key not in self._runs:
-            self._runs[key] = RunConfig.of(
-                self.task,
-                self.scale,
+            own = self.facts.contenders[contender.label]
+            self._runs[key] = RunConfig(
+                task=self.task,
+                scale=self.scale,
+                settings=self._settings_of_runs,
                 optimizer=contender.optimizer,
-                options=contender.options,
-                lr=lr,
+                options=own.options,
+                lr=written(lr),
                 seed=seed,
-                steps=steps,
-                settings=self.settings,
+                steps=self.facts.settings["steps"] if steps is None else steps,
+                sources=own.sources,
             )
         return self._runs[key]
 
     @cached_property
+    def _settings_of_runs(self) -> dict[str, Any]:
+        return of_a_run(self.facts.settings)
+
+    @cached_property
     def _runs(self) -> dict[tuple[str, float, int, int | None], RunConfig]:
         return {}
+
+
+def _fields_of(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a study whose shape was checked, without its facts."""
+    lists = {
+        "contenders": tuple(Contender(**contender) for contender in kept["contenders"]),
+        "seeds": tuple(kept["seeds"]),
+        "grid": tuple(map(float, kept["grid"])),
+        "settings": {name: frozen(value) for name, value in kept.get("settings", {}).items()},
+        "axes": tuple(kept.get("axes", ())),
+    }
+    return {name: value for name, value in {**kept, **lists}.items() if name != "facts"}
 
 
 def compare(task: str, scale: str = "mini", *, optimizers: Sequence[str] = optimizers.PAPER, **overrides: Any) -> Study:

@@ -10,32 +10,33 @@ from aimopt.lab.analysis.findings import Findings, Outcome, Progress, Published,
 from aimopt.lab.analysis.provenance import provenance
 from aimopt.lab.analysis.returns import returns
 from aimopt.lab.config import RunConfig
+from aimopt.lab.facts import Facts
 from aimopt.lab.overhead import Overhead
 from aimopt.lab.runs import Run
 from aimopt.lab.stats import Better, Difference, Spread, compare, holm, spread
 from aimopt.lab.study import Cell, Contender, Role, Study
-from aimopt.lab.tasks import Measure, Task
+from aimopt.lab.tasks import Measure
 
 Cells = Sequence[tuple[Cell, Run | None]]
 
 
 def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> Findings:
     """What a study found so far, from runs by identity."""
-    task = study.make_task()
+    facts = study.facts
     cells: Cells = [(cell, runs.get(cell.config.identity)) for cell in study.cells(runs)]
-    standings = _standings(study, task, cells, runs, overhead)
+    standings = _standings(study, facts, cells, runs, overhead)
     finals = _final_runs(study, cells)
     return Findings(
         study=study,
-        title=task.title_at(study.scale),
-        measure=task.measure,
-        score=task.score,
+        title=facts.title,
+        measure=facts.measure,
+        score=facts.score,
         standings=standings,
-        curves=curves(task, finals),
-        target=target_of(task.score, finals[study.reference]),
+        curves=curves(facts, finals),
+        target=target_of(facts.score, finals[study.reference]),
         sweep=_sweep(study, standings),
         overhead=overhead,
-        audit=tuple(audit(study, task, cells, standings)),
+        audit=tuple(audit(study, facts, cells, standings)),
         provenance=provenance(run for _, run in cells if run is not None),
         progress=_progress(cells, sum(s.lr is None for s in standings) * len(study.seeds)),
         cells=tuple(cells),
@@ -43,24 +44,24 @@ def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = N
 
 
 def _standings(
-    study: Study, task: Task, cells: Cells, runs: Mapping[str, Run], overhead: Overhead | None
+    study: Study, facts: Facts, cells: Cells, runs: Mapping[str, Run], overhead: Overhead | None
 ) -> tuple[Standing, ...]:
     labels = [contender.label for contender in study.contenders]
-    better = task.measure.better
-    outcomes = {label: _outcomes(cells, label, "final", task.measure) for label in labels}
-    untuned = {label: _outcomes(cells, label, "untuned", task.measure) for label in labels}
+    better = facts.measure.better
+    outcomes = {label: _outcomes(cells, label, "final", facts.measure) for label in labels}
+    untuned = {label: _outcomes(cells, label, "untuned", facts.measure) for label in labels}
     spreads = {label: _spread(outcomes[label], better) for label in labels}
     ranks = _ranks(spreads, better)
     differences = _differences(outcomes, study.reference, better)
     finals = _final_runs(study, cells)
     costs = {cost.label: cost for cost in overhead.costs} if overhead else {}
-    reached = to_target(task.score, finals, study.reference, costs)
-    summaries = returns(task.measure, finals, study.reference)
-    published = _published(study, task)
+    reached = to_target(facts.score, finals, study.reference, costs)
+    summaries = returns(facts.measure, finals, study.reference)
+    published = _published(study, facts)
 
     def standing(contender: Contender) -> Standing:
         label = contender.label
-        trials = sorted(_outcomes(cells, label, "search", task.score))
+        trials = sorted(_outcomes(cells, label, "search", facts.score))
         choice = study.choice(contender, runs)
         lr = choice.rate if choice else None
         return Standing(
@@ -143,11 +144,11 @@ def _differences(
     }
 
 
-def _published(study: Study, task: Task) -> dict[str, Published]:
+def _published(study: Study, facts: Facts) -> dict[str, Published]:
     """The paper's results, for the contenders that are its optimizers unchanged."""
-    ranks = _ranked({name: mean for name, (mean, _) in task.published.items()}, task.measure.better)
+    ranks = _ranked({name: mean for name, (mean, _) in facts.published.items()}, facts.measure.better)
     plain = {c.label for c in study.contenders if c.label == c.optimizer and not c.options}
-    return {name: Published(*task.published[name], rank) for name, rank in ranks.items() if name in plain}
+    return {name: Published(*facts.published[name], rank) for name, rank in ranks.items() if name in plain}
 
 
 def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:

@@ -7,23 +7,24 @@ from typing import Any
 
 from aimopt.lab.analysis.findings import Remark, Standing
 from aimopt.lab.analysis.provenance import differing, provenance
+from aimopt.lab.facts import Facts
 from aimopt.lab.runs import Run
 from aimopt.lab.stats import ENOUGH_SEEDS
 from aimopt.lab.study import Cell, Study
-from aimopt.lab.tasks import Task
 
 Cells = Sequence[tuple[Cell, Run | None]]
 NAMED = 6  # of a long list
 CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # its beginning is enough
 
 
-def audit(study: Study, task: Task, cells: Cells, standings: Sequence[Standing]) -> Iterator[Remark]:
+def audit(study: Study, facts: Facts, cells: Cells, standings: Sequence[Standing]) -> Iterator[Remark]:
     """Everything that a careful reader would ask about."""
     yield from _completeness(study, cells, standings)
     yield from _budgets(study, cells)
-    yield from _leaks(study, task, cells)
+    yield from _leaks(study, facts, cells)
     yield from _edges(study, standings)
     yield from _divergence(cells)
+    yield from _notes(cells)
     yield from _starts(cells)
     yield from _origins([run for _, run in cells if run is not None])
     yield from _settings(study)
@@ -77,20 +78,20 @@ def _budgets(study: Study, cells: Cells) -> Iterator[Remark]:
         yield Remark("problem", f"The final runs have different lengths: {_listed(map(str, sorted(lengths)))} steps.")
 
 
-def _leaks(study: Study, task: Task, cells: Cells) -> Iterator[Remark]:
+def _leaks(study: Study, facts: Facts, cells: Cells) -> Iterator[Remark]:
     if not study.searches:
         return
     tuning = {cell.config.seed for cell, _ in cells if cell.role == "search"}
     both = tuning & {cell.config.seed for cell, _ in cells if cell.role != "search"}
     if both:
         yield Remark("problem", f"Seed {_listed(map(str, sorted(both)))} chose the learning rates and is reported too.")
-    if "test" in task.score.key:
-        yield Remark("problem", f"The search went by {task.score.label} ({task.score.key}), which is test data.")
-    elif task.score.key == task.measure.key:
-        yield Remark("warning", f"The search went by what is reported, {task.score.label}; only the seeds differ.")
+    if "test" in facts.score.key:
+        yield Remark("problem", f"The search went by {facts.score.label} ({facts.score.key}), which is test data.")
+    elif facts.score.key == facts.measure.key:
+        yield Remark("warning", f"The search went by what is reported, {facts.score.label}; only the seeds differ.")
     elif not both:
         yield Remark(
-            "ok", f"The search went by {task.score.label} with seed {study.tuning_seed}, which is not reported."
+            "ok", f"The search went by {facts.score.label} with seed {study.tuning_seed}, which is not reported."
         )
 
 
@@ -114,6 +115,17 @@ def _divergence(cells: Cells) -> Iterator[Remark]:
     if diverged:
         names = [*diverged.values()]
         yield Remark("warning", f"{_runs(names)} diverged and {_are(names)} counted as the worst: {_listed(names)}.")
+
+
+def _notes(cells: Cells) -> Iterator[Remark]:
+    noted: dict[str, str] = {}
+    for cell, run in cells:
+        if run is not None and run.notes:
+            noted.setdefault(cell.config.identity, f"{_name(cell)} ({' '.join(run.notes)})")
+    if noted:
+        names = [*noted.values()]
+        were = "was" if len(names) == 1 else "were"
+        yield Remark("warning", f"{_runs(names)} {were} not made in one piece: {_listed(names)}.")
 
 
 def _starts(cells: Cells) -> Iterator[Remark]:

@@ -4,19 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 
 from aimopt.lab.analysis.findings import Curve, Curves, Point, Target, ToTarget
+from aimopt.lab.facts import Facts
 from aimopt.lab.overhead import Cost
 from aimopt.lab.runs import Run
 from aimopt.lab.stats import steps_to_target
-from aimopt.lab.tasks import Measure, Task
+from aimopt.lab.tasks import Measure
 
 POINTS = 200  # a longer curve is shown as the means of so many parts
 TRAINING = Measure("train_loss", "training loss")
 Runs = Mapping[int, Run]  # by seed
 
 
-def curves(task: Task, finals: Mapping[str, Runs]) -> tuple[Curves, ...]:
+def curves(facts: Facts, finals: Mapping[str, Runs]) -> tuple[Curves, ...]:
     """Training loss, what the search goes by, and what is reported; each once, and only if there is some of it."""
-    measures = {measure.key: measure for measure in (TRAINING, task.score, task.measure)}
+    measures = {measure.key: measure for measure in (TRAINING, facts.score, facts.measure)}
     found = []
     for measure in measures.values():
         by_contender = {label: _curve(measure, runs) for label, runs in finals.items()}
@@ -60,10 +61,11 @@ def to_target(
         cost = costs.get(label)
         if count is None:
             return ToTarget(None, None, None, None)
+        ratio = count / theirs if theirs else math.nan
         if cost is None:
-            return ToTarget(count, count / theirs, None, None)
+            return ToTarget(count, ratio, None, None)
         slower = 1.0 if label == reference else cost.ratio[0]  # that of the reference to itself is noise
-        return ToTarget(count, count / theirs, count * cost.step_seconds, count / theirs * slower)
+        return ToTarget(count, ratio, count * cost.step_seconds, ratio * slower)
 
     return {label: reached(label, count) for label, count in steps.items()}
 

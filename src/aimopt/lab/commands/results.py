@@ -33,9 +33,14 @@ def add_to(subparsers: Subparsers) -> None:
     )
     for parser in (report, status):
         parser.add_argument("store", type=folder, nargs="?", default=Path("results"), help="the store (results)")
+        parser.add_argument(
+            "--trust", action="store_true", help="load the code that studies of older versions name, where they need it"
+        )
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    import sys
+
     from aimopt.lab.console import CleanConsole
     from aimopt.lab.investigation import serve_report, write_report
     from aimopt.lab.store import Store
@@ -44,17 +49,24 @@ def _report(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--port {arguments.port} is for --watch; add --watch, or leave --port out")
     store = Store(_existing(arguments.store), must_exist=True)
     if arguments.watch:
-        serve_report(store, arguments.out, arguments.port or 0, CleanConsole())
+        serve_report(store, arguments.out, arguments.port or 0, CleanConsole(), trust=arguments.trust)
     else:
-        print(write_report(store, store.studies(), arguments.out))
+        print(write_report(store, store.studies(trust=arguments.trust), arguments.out))
+    for name, reason in store.unreadable.items():
+        print(f"cannot read {name}: {reason}", file=sys.stderr)
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    import gc
+
     from aimopt.lab.store import Store
 
+    gc.freeze()  # what torch brought stays: walking over it again and again takes a tenth of the time of a large store
     store = Store(_existing(arguments.store), must_exist=True)
-    runs = store.runs()
-    for study in store.studies():
+    studies = store.studies(trust=arguments.trust)
+    searching = {config.identity for study in studies for c in study.contenders for config in study.search(c)}
+    runs = store.runs(in_full=searching)  # a search's curves say which final runs there are; no others are needed
+    for study in studies:
         cells = {cell.config.identity: cell.config for cell in study.cells(runs)}
         states = Counter(runs[identity].status if identity in runs else "missing" for identity in cells)
         states["missing"] += study.unnamed(runs)
@@ -63,10 +75,10 @@ def _status(arguments: argparse.Namespace) -> int:
     failed = [run for run in runs.values() if run.status == "failed"]
     for run in failed:
         print(run.failure())
-    for name, reason in store.unreadable_studies().items():
-        print(one_line(f"cannot read the study {name}: {reason}"))
     for name, reason in store.aside().items():
         print(one_line(f"set aside: {name}: {reason}"))
+    for name, reason in store.unreadable.items():
+        print(one_line(f"cannot read {name}: {reason}"))
     return 1 if failed else 0
 
 

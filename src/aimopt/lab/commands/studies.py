@@ -1,8 +1,9 @@
 """`aimopt compare`, `aimopt sweep` and `aimopt run`: commands that train."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aimopt.commands import (
     Subparsers,
@@ -19,9 +20,11 @@ from aimopt.commands import (
 )
 
 if TYPE_CHECKING:
+    from aimopt.lab.config import RunConfig
     from aimopt.lab.engines import Resources
     from aimopt.lab.study import Study
 
+T = TypeVar("T")
 SCALE, OPTIMIZER = "mini", "RADAR"
 PRESETS = ("ablation", "heatmap", "delta", "zeta")
 
@@ -65,6 +68,7 @@ def add_to(subparsers: Subparsers) -> None:
     add_assignments(sweep, "--over", "an option's values", metavar="NAME=V,V")
     sweep.add_argument("--optimizer", help="whose options (RADAR)")
     sweep.add_argument("--save", type=path, metavar="FILE", help="write the study there (TOML, YAML, JSON) and stop")
+    _add_trust(sweep)
     _add_study_arguments(sweep)
 
     run = command(
@@ -82,7 +86,12 @@ def add_to(subparsers: Subparsers) -> None:
     run.add_argument("--steps", type=positive, help="stop after so many steps of the schedule")
     add_assignments(run, "--option", "of the optimizer")
     run.add_argument("--save", type=path, metavar="FILE", help="write the run there (TOML, YAML, JSON) and stop")
+    _add_trust(run)
     _add_common_arguments(run)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trust", action="store_true", help="run the code that the file names; read it before")
 
 
 def _add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,11 +163,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _study_to_sweep(arguments: argparse.Namespace) -> "Study":
     from aimopt.lab import files, optimizers
-    from aimopt.lab.study import DELTA, HEAT_MAP, ZETA, Study, ablation, sensitivity
+    from aimopt.lab.study import DELTA, HEAT_MAP, ZETA, ablation, sensitivity
 
     if Path(arguments.task).suffix in files.ENDINGS:
         _refuse_what_the_file_says(arguments, "preset", "over", "optimizer", "scale", "set")
-        return Study.from_dict({**files.read(Path(arguments.task)), **_overrides(arguments)})
+        return _made_from_file(arguments, lambda kept: _study_of(kept, arguments))
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} say two different things; give one")
     if arguments.preset == "ablation":
@@ -191,8 +200,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if Path(arguments.task).suffix in files.ENDINGS:
         _refuse_what_the_file_says(arguments, "optimizer", "lr", "seed", "steps", "option", "set", "scale")
-        config = RunConfig.from_dict(files.read(Path(arguments.task)))
-        config.check()
+        config = _made_from_file(arguments, lambda kept: _run_of(kept, arguments))
     else:
         named = Contender.named(arguments.optimizer or OPTIMIZER)
         twice = [name for name in arguments.option if name in named.options]
@@ -232,6 +240,34 @@ def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:
         folder=arguments.report,
         console=CleanConsole(),
     )
+
+
+def _made_from_file(arguments: argparse.Namespace, make: Callable[[dict[str, Any]], T]) -> T:
+    """What a file on the command line says; a mistake in it is told with its name."""
+    from aimopt.lab import files
+
+    kept = files.read(Path(arguments.task))
+    try:
+        return make(kept)
+    except ValueError as error:
+        raise ValueError(f"{arguments.task}: {error}") from None
+
+
+def _study_of(kept: dict[str, Any], arguments: argparse.Namespace) -> "Study":
+    from aimopt.lab.study import Study
+
+    asked = {name: value for name, value in kept.items() if name != "facts"}  # the code of today decides what is run
+    return Study.from_record({**asked, **_overrides(arguments)}, trust=arguments.trust)
+
+
+def _run_of(kept: dict[str, Any], arguments: argparse.Namespace) -> "RunConfig":
+    from aimopt.lab import references
+    from aimopt.lab.config import RunConfig
+
+    config = RunConfig.from_dict(kept)
+    references.check_trusted((config.task, config.optimizer), arguments.trust)
+    config.check()
+    return config
 
 
 def _refuse_what_the_file_says(arguments: argparse.Namespace, *names: str) -> None:

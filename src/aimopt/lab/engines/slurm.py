@@ -12,6 +12,7 @@ import collections
 import os
 import signal
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -108,7 +109,9 @@ def _executor(submitit: Any, cluster: str, store: Store, resources: Resources, o
     usual = {"cpus_per_task": cores, "srun_args": [f"--cpus-per-task={cores}"]}  # srun asks for itself
     names = {f"slurm_{name}": value for name, value in {**usual, **options}.items()}
     try:
-        executor = submitit.AutoExecutor(store.root.resolve() / "jobs" / "%j", cluster, **TIMEOUTS)
+        # Under a name that nobody can foresee: submitit loads answers by pickle, and a store may come from elsewhere.
+        folder = store.root.resolve() / "jobs" / uuid.uuid4().hex / "%j"
+        executor = submitit.AutoExecutor(folder, cluster, **TIMEOUTS)
         executor.update_parameters(timeout_min=options["time"], **names)
     except (RuntimeError, NameError) as error:  # there is no Slurm here, or no such option
         raise ValueError(f"submitit cannot hand jobs to {cluster}: {explain(error)}") from None

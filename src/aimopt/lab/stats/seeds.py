@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from aimopt.lab.stats.values import Better, Floats, oriented, sign
 
@@ -167,6 +166,8 @@ def _summary(values: Floats) -> tuple[float, float, float, float]:
     if not np.isfinite(values).all():
         with np.errstate(invalid="ignore", over="ignore"):  # seeds at +∞ and at −∞ have no mean
             return float(np.nansum(values) / count), math.nan, math.nan, math.nan
+    from scipy import special  # slow to import, and only a report needs it
+
     scale = float(np.abs(values).max()) or 1.0  # a loss of 1e200 is finite, its square is not
     shares = values / scale
     mean = scale * float(shares.mean())
@@ -178,6 +179,8 @@ def _summary(values: Floats) -> tuple[float, float, float, float]:
 
 
 def _t_p(mean: float, std: float, count: int) -> float:
+    from scipy import special
+
     if std == 0:
         return 0.0 if mean else 1.0
     return float(2 * special.stdtr(count - 1, -abs(mean) * math.sqrt(count) / std))
@@ -185,6 +188,8 @@ def _t_p(mean: float, std: float, count: int) -> float:
 
 def _effect(mean: float, std: float, count: int) -> float:
     """Cohen's d_z without its bias, by the exact factor of Hedges (1981), which is finite from three seeds on."""
+    from scipy import special
+
     if count < 3:
         return math.nan
     if std == 0:

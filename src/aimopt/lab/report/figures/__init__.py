@@ -58,6 +58,7 @@ def render(picture: Picture, ending: str) -> bytes:
     content = BytesIO()
     metadata = {"CreationDate": None} if ending == "pdf" else {}  # the same picture, the same bytes
     save(picture, content, format=ending, metadata=metadata)
+    picture.figure.set_layout_engine("none")  # the next format takes the same places: finding them is most of the work
     return _with_a_palette(content) if ending == "png" else content.getvalue()
 
 

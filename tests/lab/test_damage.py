@@ -1,0 +1,229 @@
+"""Whatever becomes of a file of a store: a sentence with its name, and the rest goes on."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aimopt.cli import main
+from aimopt.lab import json_files
+from aimopt.lab.investigation import findings
+from aimopt.lab.report.forms.spreadsheet import spreadsheet
+from aimopt.lab.store import Store
+from written import written_store
+
+RUN_FILES = ("manifest.json", "result.json", "metrics.jsonl")
+KINDS = (*RUN_FILES, "study", "overhead", "reason.txt", "claim.1")
+# In the place of any value of a file.
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    3,
+    -1,
+    0.5,
+    10**400,
+    1e308,
+    "",
+    "x" * 300,
+    "\ud800",
+    [],
+    {},
+    [3],
+    {"a": 1},
+    [[[]]],
+    {"": None},
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("original") / "results"
+    store, _ = written_store(root)
+    folder = store.folder(next(iter(store.runs().values())).config)
+    (folder / "claim.1").write_text(json.dumps({"token": "t", "host": "another machine", "pid": 1}))
+    return root
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "results"))
+
+
+def file_of(kind: str, root: Path) -> Path:
+    patterns = {"study": "studies/*.json", "overhead": "studies/*.overhead.json", "claim.1": "*/*/claim.1"}
+    found = sorted(root.glob(patterns.get(kind, f"*/*/{kind}")))
+    return next(path for path in found if not path.name.endswith(".overhead.json") or kind == "overhead")
+
+
+def read_all(root: Path) -> Store:
+    """Read whatever there is, and draw every conclusion from it."""
+    store = Store(root)
+    spreadsheet(findings(store, store.studies()))
+    store.aside()
+    for run in store.runs().values():
+        store.at_work(run.config)
+    return store
+
+
+def expect_the_rest(store: Store, kind: str, count: int) -> None:
+    """A damaged file costs its own run or study alone."""
+    assert len(store.runs()) >= count - (kind in RUN_FILES)
+    assert len(store.studies()) >= 1 - (kind == "study")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there are values in a document, itself included."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    if not path:
+        return by
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], by)
+    return copy
+
+
+def seal(path: Path, value: Any) -> None:
+    """Write what is wrong as if it were right: checksums fit."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in value) if isinstance(value, list) else "3\n")
+        result = json_files.opened((path.parent / "result.json").read_bytes())
+        result["metrics"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (path.parent / "result.json").write_bytes(json_files.sealed(result))
+    elif isinstance(value, dict) and value:
+        path.write_bytes(json_files.sealed(value))
+    else:
+        path.write_text(json.dumps(value))
+
+
+def documents(path: Path) -> Any:
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return json_files.opened(path.read_bytes())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_bits_and_truncations(kind: str, root: Path) -> None:
+    path, count = file_of(kind, root), len(Store(root).runs())
+    content, draw = path.read_bytes(), random.Random(kind)
+    for attempt in range(40):
+        changed = bytearray(content)
+        if attempt % 3:
+            changed[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        else:
+            del changed[draw.randrange(len(content)) :]
+        path.write_bytes(changed)
+        store = read_all(root)
+        expect_the_rest(store, kind, count)
+        if kind not in ("reason.txt", "claim.1"):  # they are free text, and a sign of life
+            assert path.relative_to(root).as_posix() in store.unreadable
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reason.txt"])
+def test_wrong_types_under_a_right_checksum(kind: str, root: Path) -> None:
+    path, count = file_of(kind, root), len(Store(root).runs())
+    document, draw = documents(path), random.Random(kind)
+    every = [(place, wrong) for place in places(document) for wrong in WRONG]
+    for place, wrong in draw.sample(every, min(50, len(every))):
+        seal(path, replaced(document, place, wrong))
+        expect_the_rest(read_all(root), kind, count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_100_000_levels(kind: str, root: Path) -> None:
+    path, count = file_of(kind, root), len(Store(root).runs())
+    for opening in (b"[", b'{"a":', b'{"config": ['):
+        path.write_bytes(opening * 100_000)
+        expect_the_rest(read_all(root), kind, count)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("manifest.json", {"sessions": None}, "sessions of a manifest must be a list, got None"),
+        ("result.json", {"facts": None}, "facts of a result must be names and values, got None"),
+        ("study", {"axes": [3]}, "item 1 of axes of a study must be a text, got 3"),
+        ("study", {"name": 3}, "name of a study must be a text, got 3"),
+        ("study", {"grid": [-1.0, 1.0]}, "grid must be positive numbers"),
+        ("overhead", {"reference": "another"}, "it was measured for another study"),
+    ],
+)
+def test_status_and_report_name_the_file_and_go_on(
+    kind: str, change: dict[str, Any], reason: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = file_of(kind, root)
+    seal(path, {**documents(path), **change})
+    name = path.relative_to(root).as_posix()
+    if kind != "overhead":  # which only a report reads
+        assert main(["status", str(root)]) == 0
+        said = capsys.readouterr().out
+        assert f"cannot read {name}: " in said
+        assert reason in said
+    store = read_all(root)
+    assert reason in store.unreadable[name]
+
+
+def test_a_report_is_written_whatever_is_damaged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("metrics.jsonl", "overhead"):
+        path = file_of(kind, root)
+        path.write_bytes(path.read_bytes()[:-9])
+    assert main(["report", str(root)]) == 0
+    assert "RADAR" in (root / "report" / "results.csv").read_text()
+    said = capsys.readouterr().err
+    assert f"cannot read {file_of('metrics.jsonl', root).relative_to(root)}: it is not the one" in said
+    assert "overhead.json: its checksum is wrong" in said or "overhead.json: it is not valid JSON" in said
+
+
+def test_costs_that_cannot_be_read_are_set_aside_and_measured_again(root: Path) -> None:
+    store = Store(root)
+    (study,) = store.studies()
+    costs, path = store.overhead(study), file_of("overhead", root)
+    assert costs is not None
+    path.write_bytes(path.read_bytes().replace(b"0.9", b"0.8"))
+    assert store.overhead(study) is None
+    store.save_overhead(study, costs)
+    assert store.overhead(study) == costs
+    assert any("checksum is wrong" in reason for reason in store.aside().values())
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_pipe_is_not_waited_for(name: str, root: Path) -> None:
+    path = file_of(name, root)
+    path.unlink()
+    os.mkfifo(path)
+    assert path.relative_to(root).as_posix() in read_all(root).unreadable
+
+
+def test_files_without_a_checksum_are_read_as_before(root: Path) -> None:
+    before = read_all(root).runs()
+    for path in root.glob("**/*.json"):
+        path.write_text(json.dumps(json_files.opened(path.read_bytes())))
+    store = read_all(root)
+    assert store.runs() == before
+    assert store.unreadable == {}
+
+
+def test_a_changed_result_is_noticed(root: Path) -> None:
+    path = file_of("result.json", root)
+    path.write_text(path.read_text().replace('"finished"', '"diverged"'))
+    assert "its checksum is wrong" in read_all(root).unreadable[path.relative_to(root).as_posix()]
+
+
+def test_some_runs_in_full_and_the_others_in_short(root: Path) -> None:
+    store = Store(root)
+    whole = store.runs()
+    chosen = next(iter(whole))
+    short = store.runs(in_full={chosen})
+    assert short[chosen] == whole[chosen]
+    assert {identity: run.status for identity, run in short.items()} == {i: run.status for i, run in whole.items()}
+    assert [identity for identity, run in short.items() if run.history] == [chosen]
