@@ -392,11 +392,23 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (("param_groups", 0, "filter"), "Nobody", "no filter is called 'Nobody'"),
         (("param_groups", 0, "filter"), [], "filter"),
         (("param_groups", 0, "gamma"), torch.ones(3), "gamma must be a number"),
+        (("param_groups", 0, "params"), [0, 0], r"list a parameter twice: \[0, 0\]"),
+        (("param_groups", 0, "params"), [True, 1], "must have a list 'params' of numbers or names"),
+        (("param_groups", 0, "skipped_steps"), "x", "'skipped_steps' of group 0"),
+        (("param_groups", 0, "maximize"), torch.ones(2), "maximize must be one of"),
+        (("param_groups", 0, "gamma"), 10**400, "gamma must be a number"),
+        (("state", "0"), {}, "state of parameter '0', which none of its groups lists"),
         (("state", 0), [1], "state of parameter 0 must be a dict"),
+        (("state", 0, "spare"), range(2), "'spare' is a range, which is no state"),
+        (("state", 0, "spare"), torch.zeros(2, device="meta"), "'spare' must be an ordinary dense tensor"),
         (COUNT, -1, "parameter number 0: the checkpoint's 'step' must be a whole number ≥ 0, got -1"),
         (COUNT, torch.tensor(-1.0), "'step' must be a whole number ≥ 0"),
         (COUNT, torch.tensor(float("nan")), "'step' must be a whole number ≥ 0, got nan"),
-        (COUNT, float("inf"), "'step' must be a whole number ≥ 0"),
+        (COUNT, float("inf"), "'step' must be one real number, got inf"),
+        (COUNT, 10**400, "'step' must be one real number"),
+        (COUNT, torch.zeros((), device="meta"), "'step' must be an ordinary dense tensor, and is not: on the meta"),
+        (COUNT, torch.ones(1).to_sparse(), "'step' must be an ordinary dense tensor"),
+        (COUNT, torch.zeros(()).to(torch.float8_e4m3fn), "'step' must be one real number"),
         (COUNT, 1.5, "'step' must be a whole number ≥ 0"),
         (COUNT, torch.ones(3), "'step' must be one real number, got torch.float32 of shape"),
         (COUNT, torch.ones((), dtype=torch.complex64), "'step' must be one real number"),
@@ -405,8 +417,8 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (MOMENT, [0.0], "'exp_avg' must be a tensor, and is a list"),
         (MOMENT, "x", "'exp_avg' must be a tensor"),
         (MOMENT, torch.zeros(4, 3).to_sparse(), "'exp_avg' must be an ordinary dense tensor"),
-        (MOMENT, torch.zeros(1).expand(4, 3), "'exp_avg' must be an ordinary dense tensor, and is expanded"),
-        (MOMENT, torch.zeros(4, 3, device="meta"), "ordinary dense tensor, and is on the meta device"),
+        (MOMENT, torch.zeros(1).expand(4, 3), "'exp_avg' must be an ordinary dense tensor, and is not: expanded"),
+        (MOMENT, torch.zeros(4, 3, device="meta"), "ordinary dense tensor, and is not: on the meta device"),
         (MOMENT, torch.zeros(4, 3, dtype=torch.complex128), "'exp_avg' must hold real numbers, .* torch.complex128"),
         (MOMENT, torch.zeros(4, 3, dtype=torch.int64), "'exp_avg' must hold real numbers"),
         (MOMENT, torch.zeros(3, 4), r"has shape \(4, 3\) and the checkpoint's 'exp_avg' for it \(3, 4\)"),
@@ -422,6 +434,23 @@ def test_a_malformed_checkpoint_gets_a_sentence_and_changes_nothing(path: Any, v
     for state, old in zip(after["state"].values(), before["state"].values(), strict=True):
         assert all(torch.equal(state[name], old[name]) for name in old)
     advance(optimizer, params, 1)
+
+
+@pytest.mark.parametrize("given", [None, "checkpoint.pt", torch.zeros(3), (1, 2), {}, {"state": {}}])
+def test_what_is_no_state_dict_at_all_gets_a_sentence(given: Any) -> None:
+    optimizer, _ = begun(RADAR)
+    with pytest.raises(ValueError, match=r"pass what optimizer.state_dict\(\) returned: .* got a"):
+        optimizer.load_state_dict(given)
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "step"])
+def test_a_buffer_whose_memory_was_freed_is_refused(key: str) -> None:
+    optimizer, _ = begun(RADAR)
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    state_dict["state"][0][key] = state_dict["state"][0][key].float()
+    state_dict["state"][0][key].untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=f"'{key}' must be an ordinary dense tensor, .* its storage holds 0"):
+        optimizer.load_state_dict(state_dict)
 
 
 def test_a_real_buffer_is_no_state_of_a_complex_parameter() -> None:
@@ -440,4 +469,8 @@ def test_the_state_of_pytorch_rad_0_2_0_is_checked_before_it_is_converted() -> N
     state_dict["param_groups"][0]["l"] = 1e-4
     state_dict["state"][0]["prev_grad"] = "gone"
     with pytest.raises(ValueError, match="'prev_grad' must be a tensor"):
+        optimizer.load_state_dict(state_dict)
+    state_dict["state"][0]["prev_grad"] = torch.zeros(4, 3)
+    del state_dict["param_groups"][0]["gamma"]
+    with pytest.raises(ValueError, match="has a 'prev_grad' but not the betas and gamma"):
         optimizer.load_state_dict(state_dict)

@@ -12,10 +12,10 @@ moves of the rest (`moves.py`) and lets these go; that is all.
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
-from operator import attrgetter, itemgetter
-from typing import Any, NoReturn, TypedDict
+from operator import is_, itemgetter
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,13 +23,14 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints
 from aimopt.calling import explained
-from aimopt.checks import check_group, check_joint, check_part, check_tensor_lr
-from aimopt.components import Correction, Filter, Geometry, Parts
+from aimopt.checks import SWITCHES, check_group, check_joint, check_part, check_step_values, check_tensor_lr
+from aimopt.components import Correction, Filter, Geometry, Initial, Parts
 from aimopt.corrections import Direct, Residual
 from aimopt.diagnostics import Diagnostics
-from aimopt.gathering import Gathered, begin, buckets, parameter_name
+from aimopt.gathering import Gathered, begin, buckets, uncounted
 from aimopt.kernels import FusedGroup, reads_found_inf
-from aimopt.kernels.memory import Checked, GroupMemory, refuse_unusable
+from aimopt.kernels.memory import Checked, GroupMemory
+from aimopt.kernels.usable import refusal, refuse_unusable, watched
 from aimopt.moves import Attempt, iterate, solve_quadratic
 
 DIRECT = Direct()
@@ -120,6 +121,7 @@ class AIM(Optimizer):
         self._fused: dict[int, FusedGroup] = {}
         self._memory: dict[int, GroupMemory] = {}
         self._begun: list[tuple[Tensor, list[str]]] = []  # what this step has added to the state of parameters
+        self._checked_values: dict[int, tuple[Any, ...]] = {}
         super().__init__(params, defaults)
 
     def __init_subclass__(cls) -> None:
@@ -175,11 +177,10 @@ class AIM(Optimizer):
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
             prepared = self._prepare()
-            if any(group.parts.correction.joint or group.parts.correction.evaluations > 1 for group, _ in prepared):
+            if _evaluates_again(group.parts for group, _ in prepared):
                 self._step_through([group for group, _ in prepared], closure)
             else:
-                for group, kernel in prepared:
-                    self._step_group(group, kernel)
+                self._step_groups(prepared)
             for observer in self.observers:
                 observer.end()
             return loss
@@ -189,18 +190,39 @@ class AIM(Optimizer):
         groups = list(enumerate(self.param_groups))
         if torch.compiler.is_compiling():
             return [(self._gather(index, group), None) for index, group in groups]
-        self._begun.clear()
         try:
+            for index, group in groups:
+                self._check_values(index, group)
             checked = [self._check(self._gather(index, group)) for index, group in groups]
             for observer in self.observers:
                 observer.begin(len(checked))
+            if _evaluates_again(group.gathered.parts for group in checked):
+                return [(group.gathered, None) for group in checked]
             return [(group.gathered, self._kernel_for(group)) for group in checked]
         except BaseException:
             for p, added in self._begun:
                 kept = {name: value for name, value in self.state.pop(p, {}).items() if name not in added}
                 if kept:
                     self.state[p] = kept
+            for kernel in self._fused.values():
+                kernel.forget()
             raise
+        finally:
+            self._begun.clear()
+
+    def _check_values(self, index: int, group: dict[str, Any]) -> None:
+        """Refuse values that were put into a group since it was made; quick where they are those of the last step."""
+        try:
+            lr, values = group["lr"], _STEP_VALUES(group)
+            if isinstance(lr, Tensor):
+                check_tensor_lr(lr)
+            elif self._checked_values.get(index) == (lr, values):
+                return
+            check_step_values(group)
+        except (KeyError, ValueError) as error:
+            lacking = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{type(self).__name__}.step: group {index}: {lacking}") from None
+        self._checked_values[index] = lr, values
 
     def _check(self, gathered: Gathered) -> Checked:
         return self._memory.setdefault(gathered.position, GroupMemory()).check(gathered, type(self).__name__)
@@ -223,26 +245,47 @@ class AIM(Optimizer):
         gathered = checked.gathered
         if not self._may_fuse(gathered):
             return None
-        kernel = self._fused.setdefault(gathered.position, FusedGroup())
-        kernel.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
-        if gathered.group["fused"] and kernel.unreachable:
+        why = watched()
+        if why is None:
+            kernel = self._fused.setdefault(gathered.position, FusedGroup())
+            kernel.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
+            if not (gathered.group["fused"] and kernel.unreachable):
+                return kernel
             why = kernel.off or "its memory has gaps, or its state or gradient is of another kind or elsewhere"
-            name = gathered.name_of(kernel.unreachable[0])
-            raise RuntimeError(f"fused=True, but no kernel reaches {name} ({why}); leave fused=None")
-        return kernel
+            first = kernel.unreachable[0]
+        elif not gathered.group["fused"]:
+            return None
+        else:
+            first = 0
+        name = gathered.name_of(first)
+        raise RuntimeError(
+            f"{type(self).__name__}.step: fused=True, but no kernel reaches {name} ({why}); leave fused=None"
+        )
 
-    def _step_group(self, gathered: Gathered, kernel: FusedGroup | None) -> None:
-        grad_scale = getattr(self, "grad_scale", None)
-        if kernel is not None:
-            kernel.run(gathered.group["lr"], grad_scale, getattr(self, "found_inf", None))
-            gathered = gathered.only(kernel.unreachable)
-        for bucket in buckets(gathered, grad_scale):
-            move = bucket.move()
-            displacement = move.go()
-            bucket.store_params(move)
-            bucket.store_state(move)
-            for observer in self.observers:
-                observer.record(gathered.position, move, displacement)
+    def _step_groups(self, prepared: "list[tuple[Gathered, FusedGroup | None]]") -> None:
+        ran_other_code = False
+        for gathered, kernel in prepared:
+            if kernel is not None and ran_other_code:
+                # What is not fused may be a user's code, which can do anything to the tensors of later groups.
+                kernel = self._kernel_for(self._check(gathered))
+            others = self._run_kernel(gathered, kernel) if kernel is not None else gathered
+            ran_other_code = ran_other_code or bool(others.params)
+            for bucket in buckets(others, getattr(self, "grad_scale", None)):
+                move = bucket.move()
+                displacement = move.go()
+                bucket.store_params(move)
+                bucket.store_state(move)
+                for observer in self.observers:
+                    observer.record(others.position, move, displacement)
+
+    def _run_kernel(self, gathered: Gathered, kernel: FusedGroup) -> Gathered:
+        """Step what the kernel has located, and return the others."""
+        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        refused = kernel.run(gathered.group["lr"], *scaling)
+        if refused is not None:
+            reason = uncounted(gathered.states()[refused]["step"])
+            raise refusal(gathered, refused, type(self).__name__, reason)
+        return gathered.only(kernel.unreachable)
 
     def _may_fuse(self, gathered: Gathered) -> bool:
         group = gathered.group
@@ -302,39 +345,45 @@ class AIM(Optimizer):
         grads += [grad for grad in found if grad is not None]
         complete = len(grads) == len(found)
         params += group["params"] if complete else [p for p in group["params"] if p.grad is not None]
-        if any(map(_IS_SPARSE, grads)):
-            self._refuse_sparse(group)
         state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
         try:
+            tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
+        except (KeyError, TypeError, IndexError):
+            self._begin_state(group, buffers, compiling)
             tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
-        except KeyError:
-            self._begun += [(p, []) for p in params if not self.state[p]]
-            if not compiling:
-                refuse_unusable(Gathered.without_state(group, parts, params, grads), type(self).__name__)
-            for p in params:
-                scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
-                begun = begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
-                self._begun.append((p, begun))
-                tensors += state_of(self.state[p])
 
-    def _refuse_sparse(self, group: dict[str, Any]) -> NoReturn:
-        i = next(i for i, p in enumerate(group["params"]) if p.grad is not None and p.grad.is_sparse)
-        raise RuntimeError(
-            f"{type(self).__name__} does not support sparse gradients, and {parameter_name(group, i)} has one; "
-            "make its layer with sparse=False or give it to torch.optim.SparseAdam"
-        )
+    def _states_of(self, params: list[Tensor]) -> Iterable[dict[str, Any]]:
+        """The state of parameters, which is mostly there in their order, so that none needs to be looked up."""
+        if len(self.state) == len(params) and all(map(is_, self.state, params)):
+            return self.state.values()
+        return map(self.state.__getitem__, params)
+
+    def _begin_state(self, group: dict[str, Any], buffers: dict[str, Initial], compiling: bool) -> None:
+        """Begin the state that parameters with a gradient lack."""
+        index = next(i for i, own in enumerate(self.param_groups) if own is group)
+        gathered = Gathered.without_state(index, group)
+        for i, p in enumerate(gathered.params):
+            state = self.state.setdefault(p, {})
+            if not isinstance(state, dict):
+                reason = f"its state is a {type(state).__name__}, not a dict; delete it (del optimizer.state[p])"
+                raise refusal(gathered, i, type(self).__name__, reason)
+            self._begun.append((p, [name for name in ("step", *buffers) if name not in state]))
+        if not compiling:
+            refuse_unusable(gathered, type(self).__name__)
+        for p in gathered.params:
+            scalars = p.device if group["capturable"] or compiling else torch.device("cpu")
+            begin(self.state[p], p, group, buffers, scalars, getattr(self, "grad_scale", None))
 
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
             return False
-        for group in self.param_groups:
-            moving = [p for p in group["params"] if p.grad is not None and not p.grad.is_sparse]
-            grads = [p.grad for p in moving]
-            refuse_unusable(Gathered.without_state(group, Parts.from_group(group), moving, grads), type(self).__name__)
+        if not torch.compiler.is_compiling():
+            for index, group in enumerate(self.param_groups):
+                refuse_unusable(Gathered.without_state(index, group), type(self).__name__)
         finite: dict[torch.device, list[Tensor]] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and p.grad.numel() and not p.grad.is_sparse:
+                if p.grad is not None and p.grad.numel():
                     finite.setdefault(p.device, []).append(torch.linalg.vector_norm(p.grad, math.inf).isfinite())
         return not all(bool(torch.stack(on_device).all()) for on_device in finite.values())
 
@@ -350,6 +399,9 @@ class AIM(Optimizer):
         def evaluate() -> None:
             with torch.enable_grad():
                 closure()
+            for group in gathered:
+                present = [torch.zeros_like(p) if p.grad is None else p.grad for p in group.params]
+                refuse_unusable(group._replace(grads=present), type(self).__name__)
             if self._must_skip():
                 raise NonFinite
 
@@ -387,6 +439,8 @@ class AIM(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this optimizer, or of another one that keeps the same state (see `checkpoints`)."""
+        if not isinstance(state_dict, dict):
+            checkpoints.refuse_as_state_dict(state_dict)
         adapted: dict[str, Any] = {}
 
         def adapt(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
@@ -407,13 +461,17 @@ class AIM(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("observers", [])
-        self._fused, self._memory, self._begun = {}, {}, []
+        self._fused, self._memory, self._begun, self._checked_values = {}, {}, [], {}
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
 
-_IS_SPARSE = attrgetter("is_sparse")
+_STEP_VALUES = itemgetter("weight_decay", *SWITCHES)
+
+
+def _evaluates_again(of_groups: Iterable[Parts]) -> bool:
+    return any(parts.correction.joint or parts.correction.evaluations > 1 for parts in of_groups)
 
 
 def _spelled_out(optimizer: type[AIM]) -> inspect.Signature:

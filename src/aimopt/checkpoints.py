@@ -13,15 +13,16 @@ checkpoint win where ours has the same one, and the rest stay as constructed. No
 """
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.components import PREVIOUS_GRADIENT, Initial, Parts, scalar_dtype, scalar_one
+from aimopt.components import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype, scalar_one
 from aimopt.gathering import kept_in
-from aimopt.kernels.memory import is_expanded
+from aimopt.kernels.usable import DTYPES
+from aimopt.storage import is_expanded, too_short
 
 _PARTS = ("filter", "geometry", "correction")
 _EXECUTION = ("foreach", "fused", "capturable", "differentiable")
@@ -60,30 +61,49 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
     return {**state_dict, "state": state, "param_groups": groups}
 
 
+def refuse_as_state_dict(given: Any) -> NoReturn:
+    """Say what a state dict is."""
+    keys = f"a dict with the keys {sorted(map(str, given))}" if isinstance(given, dict) else f"a {type(given).__name__}"
+    raise ValueError(
+        f"pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'; got {keys}"
+    )
+
+
 def _check_structure(state_dict: Any) -> None:
     """Refuse what is not a state dict of any optimizer."""
     if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
-        raise ValueError("pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'")
+        refuse_as_state_dict(state_dict)
     state, groups = state_dict["state"], state_dict["param_groups"]
     if not isinstance(state, dict):
         raise ValueError(f"the checkpoint's 'state' must be a dict, and is a {type(state).__name__}")
     if not (isinstance(groups, (list, tuple)) and all(isinstance(group, dict) for group in groups)):
         raise ValueError("the checkpoint's 'param_groups' must be a list of dicts")
     for i, group in enumerate(groups):
-        params, names = group.get("params"), group.get("param_names")
-        if not (isinstance(params, (list, tuple)) and all(isinstance(key, (int, str)) for key in params)):
-            raise ValueError(
-                f"group {i} of the checkpoint must have a list 'params' of numbers or names, got {params!r}"
-            )
-        if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(params)):
-            raise ValueError(f"group {i} of the checkpoint has {len(params)} 'params', but 'param_names' is {names!r}")
-        if not isinstance(betas := group.get("betas", ()), (list, tuple)):
-            raise ValueError(f"'betas' of group {i} of the checkpoint must be a tuple of numbers, got {betas!r}")
+        _check_group_structure(group, f"group {i} of the checkpoint")
+    listed = [key for group in groups for key in group["params"]]
+    if len({*listed}) < len(listed):
+        raise ValueError(f"the groups of the checkpoint list a parameter twice: {listed}")
     for key, saved in state.items():
+        if key not in listed:
+            raise ValueError(f"the checkpoint has state of parameter {key!r}, which none of its groups lists: {listed}")
         if not isinstance(saved, dict):
-            raise ValueError(
-                f"the checkpoint's state of parameter {key} must be a dict, and is a {type(saved).__name__}"
-            )
+            kind = type(saved).__name__
+            raise ValueError(f"the checkpoint's state of parameter {key} must be a dict, and is a {kind}")
+
+
+def _check_group_structure(group: dict[str, Any], name: str) -> None:
+    params, names = group.get("params"), group.get("param_names")
+    if not (isinstance(params, (list, tuple)) and all(type(key) in (int, str) for key in params)):
+        kinds = sorted({type(key).__name__ for key in params}) if isinstance(params, (list, tuple)) else ""
+        raise ValueError(
+            f"{name} must have a list 'params' of numbers or names, got a {type(params).__name__} {kinds or ''}"
+        )
+    if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(params)):
+        raise ValueError(f"{name} has {len(params)} 'params', but 'param_names' is {names!r}")
+    if not isinstance(betas := group.get("betas", ()), (list, tuple)):
+        raise ValueError(f"'betas' of {name} must be a tuple of numbers, got {betas!r}")
+    if type(skipped := group.get("skipped_steps", 0)) is not int or skipped < 0:
+        raise ValueError(f"'skipped_steps' of {name} must be a whole number ≥ 0, got {skipped!r}")
 
 
 def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -116,16 +136,23 @@ def _adapt_state(
     if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in theirs:
         for key in ("exp_avg", PREVIOUS_GRADIENT):
             _check_buffer(p, state.get(key), key, name)
+        if not all(map(is_finite, (*theirs.get("betas", [None]), theirs.get("gamma")))):
+            raise ValueError(f"{name}: the checkpoint has a 'prev_grad' but not the betas and gamma it was made with")
         state["exp_avg"] = _plain_average(state["exp_avg"], state.pop(PREVIOUS_GRADIENT), theirs)
     if "momentum_buffer" in buffers and not theirs.get("dampening"):
         state.setdefault("step", 1)  # torch.optim.SGD and Muon do not count, and neither does HeavyBall
     _check_names(p, state, saved, buffers, name)
-    state["step"] = _scalar(state["step"], "step", name)
+    state["step"] = _scalar(p, state["step"], "step", name)
     if not (state["step"].is_meta or (float(state["step"]) >= 0 and float(state["step"]).is_integer())):
         raise ValueError(f"{name}: the checkpoint's 'step' must be a whole number ≥ 0, got {float(state['step'])}")
+    for key in state.keys() - {"step", *buffers}:
+        if isinstance(state[key], Tensor):
+            _check_memory(p, state[key], key, name)
+        elif not isinstance(state[key], (int, float, str)):
+            raise ValueError(f"{name}: the checkpoint's {key!r} is a {type(state[key]).__name__}, which is no state")
     for key, initial in buffers.items():
         if initial is scalar_one:
-            state[key] = _scalar(state[key], key, name)
+            state[key] = _scalar(p, state[key], key, name)
         else:
             _check_buffer(p, state[key], key, name)
             state[key] = state[key].to(kept_in(p, group))
@@ -161,21 +188,33 @@ def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
             "is it a checkpoint of another model, or are the parameters in another order?"
         )
     kind = "complex" if p.is_complex() else "real"
-    if not (value.is_complex() if p.is_complex() else value.is_floating_point()):
+    if value.dtype not in DTYPES or value.is_complex() != p.is_complex():
         raise ValueError(f"{name}: the checkpoint's {key!r} must hold {kind} numbers, and has dtype {value.dtype}")
-    expanded = value.layout == torch.strided and is_expanded(value)
-    if value.layout != torch.strided or expanded or (value.is_meta and not p.is_meta):
-        found = "expanded" if expanded else "on the meta device" if value.is_meta else f"of layout {value.layout}"
-        raise ValueError(f"{name}: the checkpoint's {key!r} must be an ordinary dense tensor, and is {found}")
+    _check_memory(p, value, key, name)
 
 
-def _scalar(value: Any, key: str, name: str) -> Tensor:
+def _check_memory(p: Tensor, value: Tensor, key: str, name: str) -> None:
+    """Refuse a tensor whose numbers are not in a memory of its own."""
+    reasons = {
+        f"of layout {value.layout}": value.layout != torch.strided,
+        "on the meta device": value.is_meta and not p.is_meta,
+        "expanded": is_expanded(value),
+        "without memory": torch._is_functional_tensor(value) or value._is_zerotensor(),
+    }
+    reason = next((reason for reason, applies in reasons.items() if applies), None) or too_short("it", value)
+    if reason is not None:
+        raise ValueError(f"{name}: the checkpoint's {key!r} must be an ordinary dense tensor, and is not: {reason}")
+
+
+def _scalar(p: Tensor, value: Any, key: str, name: str) -> Tensor:
     """A number of the state, as a tensor."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return torch.tensor(float(value), dtype=scalar_dtype())
-    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex() or value.dtype == torch.bool:
+    if is_finite(value):
+        return torch.tensor(float(value), dtype=scalar_dtype(), device="cpu")
+    known = (*DTYPES, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex() or value.dtype not in known:
         kind = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"{name}: the checkpoint's {key!r} must be one real number, got {kind}")
+    _check_memory(p, value, key, name)
     return value.reshape(()) if value.is_floating_point() else value.reshape(()).to(scalar_dtype())
 
 

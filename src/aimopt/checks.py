@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aimopt.components import Correction, Filter, Geometry, Parts, is_finite
 from aimopt.gathering import parameter_name
 from aimopt.kernels import why_not
+from aimopt.kernels.usable import DTYPES
+from aimopt.storage import too_short
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
@@ -38,32 +41,55 @@ def check_joint(of_groups: Sequence[Parts]) -> None:
         raise ValueError(f"{joint[0]} solves for all parameters at once: give it to every parameter group")
 
 
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        ("maximize", "capturable", "differentiable", "skip_nonfinite", "stochastic_rounding"), (True, False)
+    ),
+    **dict.fromkeys(("foreach", "fused"), (True, False, None)),
+    "state_dtype": (None, "float32", "bfloat16"),
+    "decoupled_weight_decay": (True, False, "proximal"),
+}
+
+
+def check_step_values(group: dict[str, Any]) -> None:
+    """Refuse values that no step can be made with; whoever schedules a learning rate may let it fall below zero."""
+    lr = group["lr"]
+    if not (isinstance(lr, Tensor) or is_finite(lr)):
+        raise ValueError(f"lr must be a finite number, got {lr!r}")
+    _check_not_negative("weight_decay", group["weight_decay"])
+    _check_switches(group)
+
+
+def check_tensor_lr(lr: Any) -> None:
+    """Refuse a tensor that is no learning rate; torch's own suite expects its words."""
+    if not isinstance(lr, Tensor):
+        return
+    if lr.numel() != 1:
+        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    if lr.dtype not in DTYPES or lr.is_complex() or lr.layout != torch.strided:
+        raise ValueError(f"a tensor lr must be a real number, got {lr.dtype} of layout {lr.layout}")
+    if reason := too_short("lr", lr):
+        raise ValueError(reason)
+
+
 def _check_numbers(group: dict[str, Any]) -> None:
     lr = group["lr"]
     if isinstance(lr, Tensor):
         check_tensor_lr(lr)
         lr = 0.0 if lr.is_meta else lr.item()
-    for name, value in (("lr", lr), ("weight_decay", group["weight_decay"])):
-        if not is_finite(value) or value < 0:
-            raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}")
+    _check_not_negative("lr", lr)
+    _check_not_negative("weight_decay", group["weight_decay"])
 
 
-def check_tensor_lr(lr: Any) -> None:
-    """Refuse a learning rate of several numbers; torch's own suite expects its words."""
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+def _check_not_negative(name: str, value: Any) -> None:
+    if not is_finite(value) or value < 0:
+        raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}")
 
 
 def _check_switches(group: dict[str, Any]) -> None:
-    switches: dict[str, tuple[Any, ...]] = dict.fromkeys(
-        ("maximize", "capturable", "differentiable", "skip_nonfinite", "stochastic_rounding"), (True, False)
-    )
-    switches |= dict.fromkeys(("foreach", "fused"), (True, False, None))
-    switches["state_dtype"] = (None, "float32", "bfloat16")
-    switches["decoupled_weight_decay"] = (True, False, "proximal")
-    for name, choices in switches.items():
+    for name, choices in SWITCHES.items():
         value = group[name]
-        if not (value in choices and isinstance(value, (bool, str, NoneType))):  # 1 == True, and is not it
+        if not (isinstance(value, (bool, str, NoneType)) and value in choices):  # 1 == True, and is not it
             raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")

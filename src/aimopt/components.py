@@ -43,7 +43,7 @@ def first_gradient(gradient: Tensor) -> Tensor:
 
 def scalar_one(gradient: Tensor) -> Tensor:
     """A scalar that starts at one, kept where the step count is kept."""
-    return torch.ones((), dtype=scalar_dtype())
+    return torch.ones((), dtype=scalar_dtype(), device="cpu")  # whatever torch's default device is
 
 
 def scalar_dtype() -> torch.dtype:
@@ -53,7 +53,10 @@ def scalar_dtype() -> torch.dtype:
 
 def is_finite(value: Any) -> bool:
     """Whether a hyperparameter is a number, and neither infinite nor NaN."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 # The gradient of the previous step. Whoever declares it reads it; the step itself writes it, after all have read.

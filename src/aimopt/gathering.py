@@ -31,12 +31,17 @@ class Gathered(NamedTuple):
     state: list[Tensor]  # of one after the other: its step count, then its buffers
 
     @classmethod
-    def without_state(
-        cls, group: dict[str, Any], parts: Parts, params: list[Tensor], grads: list[Tensor]
-    ) -> "Gathered":
-        """Parameters of which no state is known, for messages about them."""
-        place = {id(p): i for i, p in enumerate(group["params"])}
-        return cls(0, 0, group, parts, params, grads, [place[id(p)] for p in params], [])
+    def without_state(cls, position: int, group: dict[str, Any]) -> "Gathered":
+        """The parameters that have a gradient, before anything is known of their state."""
+        places = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+        params = [group["params"][i] for i in places]
+        return cls(position, 0, group, Parts.from_group(group), params, [p.grad for p in params], places, [])
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All tensors of each parameter: itself, its gradient, its state."""
+        width = len(self.state) // len(self.params) if self.params else 1
+        states = [self.state[i * width : (i + 1) * width] for i in range(len(self.params))]
+        return [(p, grad, *state) for p, grad, state in zip(self.params, self.grads, states, strict=True)]
 
     def only(self, indices: Sequence[int]) -> "Gathered":
         """Some of the parameters."""
@@ -52,7 +57,7 @@ class Gathered(NamedTuple):
 
     def name_of(self, i: int) -> str:
         """How a message calls a parameter."""
-        return parameter_name(self.group, self.ranks[i] - self.first_rank)
+        return parameter_name(self.group, self.ranks[i] - self.first_rank, f"group {self.position}")
 
     def states(self) -> list[State]:
         """The state of each parameter."""
@@ -61,10 +66,10 @@ class Gathered(NamedTuple):
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def parameter_name(group: dict[str, Any], i: int) -> str:
+def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group") -> str:
     """How a message calls a parameter."""
-    names = group.get("param_names")
-    return f"parameter {names[i]!r}" if names else f"parameter {i} of its group"
+    names = group.get("param_names") or ()
+    return f"parameter {names[i]!r}" if i < len(names) else f"parameter {i} of {group_name}"
 
 
 def begin(
@@ -74,11 +79,10 @@ def begin(
     buffers: dict[str, Initial],
     scalars: torch.device,
     grad_scale: Tensor | None,
-) -> list[str]:
-    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs; return its names."""
-    lacking = [name for name in ("step", *buffers) if name not in state]
-    if not lacking:
-        return []
+) -> None:
+    """Begin the state a parameter lacks: all of it at first, or what a part chosen later needs."""
+    if state.keys() >= {"step", *buffers}:
+        return
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalars))
     assert p.grad is not None
     raw = working(p.grad) if grad_scale is None else working(p.grad) / grad_scale
@@ -93,7 +97,6 @@ def begin(
             state[name] = value.to(scalars)
         else:
             state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(kept_in(p, group))
-    return lacking
 
 
 def kept_in(p: Tensor, group: dict[str, Any]) -> torch.dtype:
@@ -103,21 +106,33 @@ def kept_in(p: Tensor, group: dict[str, Any]) -> torch.dtype:
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
 
+def uncounted(step: Tensor) -> str:
+    """Why there is no step after this step count."""
+    return f"its state 'step' is {step.item():g}, and steps are counted from 0"
+
+
 def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bucket]:
     """Count the steps, and split a group into what can move together."""
     if not gathered.params:
         return
     states = gathered.states()
-    for same, t, many in _alike(gathered.group, gathered.params, [state["step"] for state in states]):
+    for same, t, many in _alike(gathered, [state["step"] for state in states]):
         alike, own = gathered.only(same), [states[i] for i in same]
         yield Bucket(gathered.parts, gathered.group, alike.params, alike.grads, own, alike.ranks, t, many, grad_scale)
 
 
-def _alike(group: dict[str, Any], params: list[Tensor], steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
+def _alike(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
     """Count the step, and say what moves together: (indices, step count, whether as a list)."""
-    torch._foreach_add_(steps, 1)
+    group, params = gathered.group, gathered.params
     compiling = torch.compiler.is_compiling()
     on_device = group["capturable"] or compiling
+    for i, step in enumerate(steps if not on_device else ()):
+        if not step.item() >= 0:
+            name = gathered.name_of(i)
+            raise RuntimeError(
+                f"{name} cannot be stepped: its state 'step' is {step.item():g}, and steps are counted from 0"
+            )
+    torch._foreach_add_(steps, 1)
     many = group["foreach"]
     if many is None:
         _, many = _default_to_fused_or_foreach(params, group["differentiable"] or compiling)

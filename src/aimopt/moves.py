@@ -19,6 +19,7 @@ from torch import Tensor
 from aimopt.components import PREVIOUS_GRADIENT, Displacement, Parts, State, Step, scalar_one
 from aimopt.corrections import ExactQuadratic
 from aimopt.rounding import round_stochastically
+from aimopt.storage import too_short
 from aimopt.tensors import LOW_PRECISION, TensorList, inner
 
 
@@ -178,11 +179,12 @@ class Attempt:
 
     def undo(self) -> None:
         """Leave parameters and state as they were before this move."""
-        for p, before in zip(self.bucket.params, self.params, strict=True):
-            p.copy_(before)
+        pairs = list(zip(self.bucket.params, self.params, strict=True))
         for state, saved in zip(self.bucket.states, self.states, strict=True):
-            for name, value in saved.items():
-                state[name].copy_(value)
+            pairs += [(state[name], value) for name, value in saved.items()]
+        for x, before in pairs:
+            if x.shape == before.shape and not too_short("", x):  # unless the closure has put another in its place
+                x.copy_(before)
 
 
 def iterate(attempts: Sequence[Attempt], evaluate: Callable[[], Any]) -> None:

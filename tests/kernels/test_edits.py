@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from torch import Tensor
 
 import aimopt
-from aimopt.kernels import memory
+from aimopt import storage
 
 DOUBLE = torch.float64
 ARENA, SHAPES = 400, ((50,), (6, 6), (40,), (4, 3, 2))
@@ -19,7 +19,7 @@ Edit = Callable[[Tensor, int], Tensor]
 
 
 def readable(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.layout == torch.strided and memory._too_short("", x) is None
+    return isinstance(x, Tensor) and x.layout == torch.strided and storage.too_short("", x) is None
 
 
 class Side:

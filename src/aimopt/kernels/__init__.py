@@ -119,8 +119,15 @@ class FusedGroup:
             self._locator = locator
         return cast("cpu.Plan | gpu.Plan", backend.Plan(program, group["stochastic_rounding"]))
 
-    def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """Step what was located."""
-        located, self._located = self._located, None  # gradients are not to live longer than their step
-        if self._plan is not None and located is not None:
-            self._plan.run(located, Numbers(lr, grad_scale, found_inf))
+    def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> int | None:
+        """Step what was located; where a step count is no count, return whose, as of what was gathered."""
+        located = self._located
+        self.forget()  # gradients are not to live longer than their step
+        if self._plan is None or located is None:
+            return None
+        uncounted = self._plan.run(located.laid_out(), Numbers(lr, grad_scale, found_inf))
+        return None if uncounted is None else located.layout.members[uncounted]
+
+    def forget(self) -> None:
+        """Let go of the tensors that were located."""
+        self._located = None

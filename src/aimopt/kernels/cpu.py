@@ -100,29 +100,34 @@ class Plan:
         self.lib, self.program, self.stochastic = lib, program, stochastic
         self._compiled: dict[tuple[int, ...], Compiled] = {}
 
-    def run(self, located: Located, numbers: Numbers) -> None:
-        """Step what was located."""
+    def run(self, located: Located, numbers: Numbers) -> int | None:
+        """Step what was located; where a step count is no count, return whose."""
         lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         width = 2 + len(self.program.scalars) + len(self.program.streams)
         for table in located.reach.tables:
             table.rows[width - 1 :: width] = array("q", table.of(located.grad_addresses))
-            self._call(table, lr, scale)
+            uncounted = self._call(table, lr, scale)
+            if uncounted >= 0:
+                return table.members[uncounted]
             torch.autograd.graph.increment_version(table.of(located.params))
+        return None
 
-    def _call(self, table: Table, lr: float, scale: float) -> None:
+    def _call(self, table: Table, lr: float, scale: float) -> int:
         compiled = self._compiled.get(table.types)
         if compiled is None:
             compiled = self._compiled[table.types] = Compiled(self.program, table.types, self.stochastic, self.lib)
         compiled.constants[compiled.lr], compiled.constants[compiled.scale] = lr, scale
-        self.lib.step(
-            ctypes.byref(compiled.program),
-            ctypes.c_void_p(table.rows.buffer_info()[0]),
-            ctypes.c_int64(len(table.members)),
-            _ints(table.scalar_types),
-            len(self.program.scalars),
-            self.lib.isa,
-            torch.get_num_threads(),
+        return int(
+            self.lib.step(
+                ctypes.byref(compiled.program),
+                ctypes.c_void_p(table.rows.buffer_info()[0]),
+                ctypes.c_int64(len(table.members)),
+                _ints(table.scalar_types),
+                len(self.program.scalars),
+                self.lib.isa,
+                torch.get_num_threads(),
+            )
         )
 
 

@@ -81,7 +81,7 @@ class Plan:
         self._captured: list[Any] = []  # what CUDA graphs refer to by address
 
     def run(self, located: Located, numbers: Numbers) -> None:
-        """Step what was located."""
+        """Step what was located; step counts are on the device, where nobody looks at them."""
         if self._reach is not located.reach:
             self._reach = located.reach
             self._launches = [Launch(table, self.program, self.stochastic) for table in located.reach.tables]

@@ -44,6 +44,7 @@ def library() -> Library | str:
     if not hasattr(loaded, "aimopt_memory_record") or loaded.aimopt_max_registers() != MAX_REGISTERS:
         return f"{path.name} is of another version; reinstall aimopt"
     pointer, count = ctypes.c_void_p, ctypes.c_int64
+    loaded.aimopt_step.restype = count
     loaded.aimopt_memory_record.restype = count
     loaded.aimopt_memory_record.argtypes = [pointer, pointer, count, pointer, count]
     loaded.aimopt_memory_holds.argtypes = [pointer, pointer, count, count, *[pointer] * 4, count, pointer]

@@ -222,8 +222,10 @@ void write_scalar(int64_t at, Type type, double value) {
 
 // A row of `table`: numel, rank, the address of the scalar of each of the first `scalars` inputs (the step count is
 // the first, and is advanced here), then the address of each stream.
+//
+// The result is -1, or, where nothing was done, the first row whose step count is no count.
 template <class T>
-void step(const Program &program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars,
+int64_t step(const Program &program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars,
           Isa isa, int threads) {
     const int64_t width = 2 + scalars + program.streams;
     const size_t n = program.uniforms;
@@ -234,6 +236,8 @@ void step(const Program &program, const int64_t *table, int64_t tensors, const i
     std::vector<T> uniforms;
     std::vector<double> inputs(scalars), last(scalars), uniform(program.constants, program.constants + n);
     int64_t total = 0;
+    for (int64_t i = 0; i < tensors; i++)
+        if (!(read_scalar(table[i * width + 2], Type(scalar_types[0])) >= 0)) return i;
     for (int64_t i = 0; i < tensors; i++) {
         const int64_t *row = table + i * width;
         items[i] = {row[0], row[1], row + 2 + scalars};
@@ -254,11 +258,12 @@ void step(const Program &program, const int64_t *table, int64_t tensors, const i
             write_scalar(row[2 + input], Type(scalar_types[input]), uniform[program.result[2 * k + 1]]);
         }
     }
-    if (total == 0) return;
+    if (total == 0) return -1;
     // Either all threads of the pool or this one alone: a pool that is asked for fewer is taken apart and rebuilt.
     if (total < 16384) threads = 1;
     Job<T> job{program, items, ends, uniform_of, uniforms, keys, runner<T>(isa), threads};
     run_parallel(Job<T>::work, &job, threads);
+    return -1;
 }
 
 }  // namespace aimopt
@@ -269,8 +274,8 @@ AIMOPT_API int32_t aimopt_max_registers() { return aimopt::kMaxRegisters; }
 AIMOPT_API int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
 AIMOPT_API int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
 
-AIMOPT_API void aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors,
+AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors,
                             const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads) {
     auto run = aimopt::Type(program->math) == aimopt::Type::float64 ? aimopt::step<double> : aimopt::step<float>;
-    run(*program, table, tensors, scalar_types, scalars, aimopt::Isa(isa), threads);
+    return run(*program, table, tensors, scalar_types, scalars, aimopt::Isa(isa), threads);
 }

@@ -9,12 +9,14 @@ tables are kept as long as `memory.py` sees the same layout: in a training run o
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from aimopt.kernels.memory import Checked, Layout
 from aimopt.kernels.program import Program
+from aimopt.storage import extent
 
 T = TypeVar("T")
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
@@ -53,7 +55,6 @@ class Table(NamedTuple):
 class Reach(NamedTuple):
     """Which parameters a kernel can step, and where they are, for one layout of memory."""
 
-    layout: Layout
     tables: list[Table]
     unreachable: list[int]  # parameters that take the plain path, by their place in what was gathered
     copied: list[int]  # members whose gradient lies in memory in another order than the parameter
@@ -63,10 +64,21 @@ class Located(NamedTuple):
     """The tensors of one step; of the members of the layout, in their order."""
 
     reach: Reach
+    layout: Layout
     params: list[Tensor]
     state: list[Tensor]
     grads: list[Tensor]
     grad_addresses: list[int]
+
+    def laid_out(self) -> "Located":
+        """With copies of the gradients that lie in another order than their parameters."""
+        if not self.reach.copied:
+            return self
+        grads, addresses = list(self.grads), list(self.grad_addresses)
+        for i in self.reach.copied:
+            grads[i] = torch.empty_like(self.params[i], dtype=grads[i].dtype).copy_(grads[i])
+            addresses[i] = grads[i].data_ptr()
+        return self._replace(grads=grads, grad_addresses=addresses)
 
 
 class Locator:
@@ -78,7 +90,7 @@ class Locator:
         self.scalars = [names.index(name) for name in program.scalars]
         self.buffers = [names.index(name) for name in program.streams[1:-1]]
         self._device_type = device_type
-        self._reach: Reach | None = None
+        self._reaches: WeakKeyDictionary[Layout, Reach] = WeakKeyDictionary()
 
     def __eq__(self, other: object) -> bool:
         """Whether another one locates the same tensors."""
@@ -87,29 +99,25 @@ class Locator:
 
     def locate(self, checked: Checked) -> Located:
         """The tensors of a step that was just checked."""
-        if self._reach is None or self._reach.layout is not checked.layout:
-            self._reach = self._look(checked)
-        params, grads, addresses = checked.members.params, checked.members.grads, checked.grad_addresses
-        if self._reach.copied:
-            grads, addresses = list(grads), list(addresses)
-            for i in self._reach.copied:
-                grads[i] = torch.empty_like(params[i], dtype=grads[i].dtype).copy_(grads[i])
-                addresses[i] = grads[i].data_ptr()
-        return Located(self._reach, params, checked.members.state, grads, addresses)
+        reach = self._reaches.get(checked.layout)
+        if reach is None:
+            reach = self._reaches[checked.layout] = self._look(checked)
+        members = checked.members
+        return Located(reach, checked.layout, members.params, members.state, members.grads, checked.grad_addresses)
 
     def _look(self, checked: Checked) -> Reach:
-        _, _, _, _, params, grads, ranks, state = checked.members
-        rows = [state[i : i + self.width] for i in range(0, len(state), self.width)]
-        scalars, buffers = ([[row[k] for k in places] for row in rows] for places in (self.scalars, self.buffers))
-        reachable = _apart(
-            [
-                (i, (p, *buffers[i]))
-                for i, (p, grad) in enumerate(zip(params, grads, strict=True))
-                if p.device.type == self._device_type
-                and _are_scalars(p, scalars[i])
-                and _are_alike(p, grad, buffers[i])
-            ]
-        )
+        params, grads, ranks = checked.members.params, checked.members.grads, checked.members.ranks
+        states = [row[2:] for row in checked.members.rows()]
+        scalars, buffers = ([[state[k] for k in places] for state in states] for places in (self.scalars, self.buffers))
+        shared = _sharing([(p, *state) for p, state in zip(params, states, strict=True)])
+        reachable = [
+            i
+            for i, (p, grad) in enumerate(zip(params, grads, strict=True))
+            if i not in shared
+            and p.device.type == self._device_type
+            and _are_scalars(p, scalars[i])
+            and _are_alike(p, grad, buffers[i])
+        ]
         tables: dict[Any, Table] = {}
         for i in reachable:
             p = params[i]
@@ -122,7 +130,6 @@ class Locator:
             table.rows.extend([p.numel() * TYPES[p.dtype][1], ranks[i], *addresses, 0])
         reached = {checked.layout.members[i] for i in reachable}
         return Reach(
-            checked.layout,
             list(tables.values()),
             [i for i in range(len(checked.gathered.params)) if i not in reached],
             [i for i in reachable if not _is_in_order(params[i], grads[i])],
@@ -148,16 +155,18 @@ def _are_alike(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     return _is_dense(p) and all(x.stride() == p.stride() for x in buffers)
 
 
-def _apart(candidates: list[tuple[int, tuple[Tensor, ...]]]) -> list[int]:
-    """Those whose memory is nobody else's: a kernel steps them all at once."""
-    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes, i) for i, own in candidates for x in own if x.numel())
+def _sharing(written: Sequence[tuple[Tensor, ...]]) -> set[int]:
+    """The parameters that share memory with another, or whose own tensors do: a kernel steps all at once."""
+    spans = sorted(
+        (x.data_ptr(), x.data_ptr() + extent(x), i) for i, own in enumerate(written) for x in own if x.numel()
+    )
     shared, end, last = set(), 0, -1
     for begin, stop, i in spans:
         if begin < end:
             shared |= {i, last}
         if stop > end:
             end, last = stop, i
-    return [i for i, _ in candidates if i not in shared]
+    return shared
 
 
 def _is_in_order(p: Tensor, grad: Tensor) -> bool:
