@@ -636,6 +636,26 @@ def test_a_step_under_fake_tensors_leaves_nothing_behind() -> None:
 
 
 @paths
+def test_functional_tensors_have_no_memory_of_their_own(fused: Any) -> None:
+    (p,) = params = parameters([(6,)])
+    optimizer = stepped(params, fused=fused)
+
+    def step(x: Tensor) -> Tensor:
+        p.grad = x
+        optimizer.step()
+        return x + 1
+
+    before = flat(params)
+    with pytest.raises(RuntimeError, match="its gradient is a functional tensor and it is not"):
+        torch.func.functionalize(step)(torch.ones(6, dtype=torch.float64))
+    push(params, 3)
+    optimizer.state[p]["exp_avg"] = torch._to_functional_tensor(torch.ones(6, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="'exp_avg' is a functional tensor and it is not"):
+        optimizer.step()
+    assert torch.equal(flat(params), before)
+
+
+@paths
 def test_state_that_is_no_dict(fused: Any) -> None:
     (p,) = params = parameters([(5,)])
     optimizer = stepped(params, fused=fused)

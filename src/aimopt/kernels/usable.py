@@ -84,6 +84,8 @@ def _reasons(p: Tensor, grad: Tensor, buffers: Mapping[str, Any], scalars: Mappi
     yield _unwritable("it", p)
     if grad.is_sparse:
         yield "its gradient is sparse; make its layer with sparse=False, or give it to torch.optim.SparseAdam"
+    if torch._is_functional_tensor(grad):
+        yield _of_another_kind("its gradient", grad, p)
     yield _unreadable("its gradient", grad, p)
     for key, x in buffers.items():
         name = f"its state {key!r}"
@@ -105,9 +107,11 @@ def _reasons(p: Tensor, grad: Tensor, buffers: Mapping[str, Any], scalars: Mappi
 
 
 def _of_another_kind(name: str, x: Tensor, p: Tensor) -> str | None:
-    if is_plain(type(x)) or not is_plain(type(p)):
+    functional = torch._is_functional_tensor(x) and not torch._is_functional_tensor(p)
+    if not functional and (is_plain(type(x)) or not is_plain(type(p))):
         return None
-    return f"{name} is a {type(x).__name__} and it is not; delete its state if it was made in a mode you have left"
+    kind = "functional tensor" if functional else type(x).__name__
+    return f"{name} is a {kind} and it is not; take it from outside the mode or transform that made it"
 
 
 def _unreadable(name: str, x: Tensor, p: Tensor) -> str | None:
