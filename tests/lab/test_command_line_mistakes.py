@@ -1,6 +1,6 @@
 """Wrong command lines: one sentence that says what was wrong and what to do, status 2, and never a traceback."""
 
-import functools
+import json
 import shlex
 import subprocess
 import sys
@@ -262,7 +262,7 @@ RUN_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "a negative seed": ({"seed": -1}, "seed of a run must be a whole number from 0, got -1"),
     "an enormous seed": ({"seed": 10**30}, "seed of a run must be a whole number from 0, got 1000"),
     "an infinite option": ({"options": {"gamma": 1e400}}, "Infinity, which is not a number of JSON"),
-    "deep nesting": ({"options": {"gamma": functools.reduce(lambda x, _: [x], range(30), 1)}}, "not nested too deeply"),
+    "deep nesting": ({"options": {"gamma": json.loads("[" * 30 + "]" * 30)}}, "not nested too deeply"),
     "an unknown field": ({"stesp": 1}, "a run has no 'stesp'; its fields are task"),
     "an unknown setting": ({"settings": {"stesp": 1}}, "Digits has no setting 'stesp'; did you mean 'steps'?"),
     "a setting of another kind": ({"settings": {"steps": [1]}}, "steps must be such as 140, got (1,)"),

@@ -61,7 +61,7 @@ def _unpacked(content: bytes, name: str) -> bytes:
     return _read(gzip.GzipFile(fileobj=BytesIO(content)), name)
 
 
-def _read(stream: IO[bytes], name: str) -> bytes:
+def _read(stream: IO[bytes] | gzip.GzipFile, name: str) -> bytes:
     """All that a member holds; what an archive says of its size need not be true."""
     with stream:
         content = stream.read(LARGEST_MEMBER + 1)

@@ -8,7 +8,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -71,10 +71,10 @@ def _runs_by_tasks(scores: ArrayLike) -> Floats:
     return matrix
 
 
-def _draw(generator: np.random.Generator, samples: list[Floats], count: int) -> Sequence[NDArray[np.int64]]:
+def _draw(generator: np.random.Generator, samples: list[Floats], count: int) -> list[NDArray[np.int64]]:
     """The rows that are drawn of each sample, so many times: of all samples in turn, then of all of them again."""
     if len({s.shape for s in samples}) == 1:  # the same numbers as one by one, in a hundredth of the calls
-        return generator.integers(len(samples[0]), size=(count, len(samples), *samples[0].shape)).swapaxes(0, 1)
+        return list(generator.integers(len(samples[0]), size=(count, len(samples), *samples[0].shape)).swapaxes(0, 1))
     drawn = [[generator.integers(len(s), size=s.shape) for s in samples] for _ in range(count)]
     return [np.stack(own) for own in zip(*drawn, strict=True)]
 

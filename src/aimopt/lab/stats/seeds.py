@@ -154,7 +154,7 @@ def sign_flip_p(differences: ArrayLike) -> float:
     else:
         totals = np.zeros(RANDOM_FLIPS)
         for size, positive in zip(sizes, _random_flips(len(sizes)), strict=True):
-            totals += np.where(np.unpackbits(positive, count=RANDOM_FLIPS), size, -size)
+            totals += size * (2 * np.unpackbits(positive, count=RANDOM_FLIPS).view(np.int8) - 1)
     # equal sums may differ by the rounding of their order
     extreme = np.abs(totals) >= abs(shares.sum()) - 1e-12 * sizes.sum()
     return float(extreme.mean()) if exact else float((1 + extreme.sum()) / (1 + RANDOM_FLIPS))
