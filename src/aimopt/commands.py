@@ -130,9 +130,22 @@ def _sentence(error: Exception) -> str:
 
 def text(value: str) -> str:
     """A text that says something."""
+    _check_filled(value)
+    _check_utf8(value)
+    return value
+
+
+def _check_filled(value: str) -> None:
     if not value.strip():
         raise argparse.ArgumentTypeError(f"must not be empty, got {value!r}")
-    return value
+
+
+def _check_utf8(value: str) -> None:
+    """Refuse what a file could not keep; only a path may be of other bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"must be text in UTF-8, got {value!r}") from None
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -174,7 +187,8 @@ def number(low: float, *, above: bool = False) -> Callable[[str], float]:
 
 def path(value: str) -> Path:
     """A path, as an argument."""
-    if "\0" in text(value):
+    _check_filled(value)
+    if "\0" in value:
         raise argparse.ArgumentTypeError(f"must be a path, got {value!r}")
     return Path(value)
 
@@ -221,6 +235,7 @@ def device(name: str) -> str:
 
 def assignment(text: str) -> tuple[str, Any]:
     """NAME=VALUE, as an argument; a value is a number, several (0.9,0.999), True, None or else a text."""
+    _check_utf8(text)
     name, equals, value = text.partition("=")
     if not (name.isidentifier() and equals and value):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, such as gamma=0.1, got {text!r}")

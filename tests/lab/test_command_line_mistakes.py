@@ -1,9 +1,11 @@
 """Wrong command lines: one sentence that says what was wrong and what to do, status 2, and never a traceback."""
 
+import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +167,8 @@ SETTINGS = {
     "'grid=(1, 1)'": "grid must be different numbers",
     "'grid=(-1, 1)'": "grid must be positive numbers",
     "\"seeds=('a',)\"": "seeds must be such as (0, 1, 2, 3, 4), got ('a',)",
+    "'seeds=(-1,)'": "seeds must be whole numbers from 0, got (-1,)",
+    f"steps={10**30}": "steps must be such as 1400, got 1000",
     "'seeds=(1.5,)'": "seeds must be such as (0, 1, 2, 3, 4), got (1.5,)",
     "steps=1400 --set=steps=1400": "steps is given twice, as 1400 and as 1400; give it once",
 }
@@ -205,6 +209,9 @@ OTHERS = {
     "run digits --option lr=1": "RADAR is given its learning rate and parameters by the run",
     "run digits --option gamma=0 --option gamma=1": "gamma is given twice, as 0 and as 1; give it once",
     "run digits --optimizer 'RADAR(gamma=0)' --option gamma=1": "both say what gamma is; say it once",
+    "run \udcff.py:Task": "argument task: must be text in UTF-8, got '\\udcff.py:Task'",
+    "run digits --option delta=\udcff": "argument --option: must be text in UTF-8, got 'delta=\\udcff'",
+    "run digits --store 'a\0b'": "argument --store: must be a path, got 'a\\x00b'",
     "run digits --save ''": "argument --save: must not be empty",
     "run digits --save run.txt": "run.txt must end in .toml",
     "run digits --save a_folder.toml": "a_folder.toml",
@@ -243,6 +250,79 @@ def test_another_mistake(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     contender = {"label": "the first:", "optimizer": "RADAR", "options": {"gamma": -1}}
     files.save(Path("wrong.toml"), {**study, "contenders": [contender, *study["contenders"][1:]]})
     assert OTHERS[line] in complaint(line, capsys)
+
+
+RUN_FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "a text for names": ({"settings": "x"}, "settings of a run must be names and values, got 'x'"),
+    "a list for names": ({"options": []}, "options of a run must be names and values, got []"),
+    "a list for a text": ({"task": ["a"]}, "task of a run must be a text, got ['a']"),
+    "true for a number": ({"lr": True}, "lr of a run must be a number, got True"),
+    "a rate of zero": ({"lr": 0}, "the learning rate must be a positive number, got 0"),
+    "a broken seed": ({"seed": 1.5}, "seed of a run must be a whole number from 0, got 1.5"),
+    "a negative seed": ({"seed": -1}, "seed of a run must be a whole number from 0, got -1"),
+    "an enormous seed": ({"seed": 10**30}, "seed of a run must be a whole number from 0, got 1000"),
+    "an infinite option": ({"options": {"gamma": 1e400}}, "Infinity, which is not a number of JSON"),
+    "deep nesting": ({"options": {"gamma": json.loads("[" * 30 + "]" * 30)}}, "not nested too deeply"),
+    "an unknown field": ({"stesp": 1}, "a run has no 'stesp'; its fields are task"),
+    "an unknown setting": ({"settings": {"stesp": 1}}, "Digits has no setting 'stesp'; did you mean 'steps'?"),
+    "a setting of another kind": ({"settings": {"steps": [1]}}, "steps must be such as 140, got (1,)"),
+    "an option of another kind": ({"options": {"gamma": "x"}}, "gamma must be a number in [0, ∞), got 'x'"),
+    "too many steps": ({"steps": 10**6}, "steps must be from 1 to 140, the length of the schedule, got 1000000"),
+}
+STUDY_FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "no name": ({"name": ""}, "name of a study must be a text that is not empty, got ''"),
+    "no label": ({"contenders": [{"label": " ", "optimizer": "RADAR"}]}, "must be a text that is not empty, got ' '"),
+    "no contenders": ({"contenders": []}, "'AdamW' is not among the contenders"),
+    "a contender that is a text": ({"contenders": ["RADAR"]}, "item 1 of contenders of a study must be names and val"),
+    "options that are a list": (
+        {"contenders": [{"label": "RADAR", "optimizer": "RADAR", "options": [1]}]},
+        "options of item 1 of contenders of a study must be names and values, got [1]",
+    ),
+    "a number for a list": ({"seeds": 0}, "seeds of a study must be a list, got 0"),
+    "a negative seed": ({"seeds": [0, -1]}, "item 2 of seeds of a study must be a whole number from 0, got -1"),
+    "a negative tuning seed": ({"tuning_seed": -1}, "tuning_seed of a study must be a whole number from 0, got -1"),
+    "a text in the grid": ({"grid": ["a"]}, "item 1 of grid of a study must be a number, got 'a'"),
+    "an empty grid": ({"grid": []}, "grid must be different numbers, at least one; got ()"),
+    "a number for yes or no": ({"untuned": 1}, "untuned of a study must be true or false, got 1"),
+    "an unknown axis": ({"axes": ["a"]}, "no contender has the axis 'a' among its options"),
+    "an unknown reference": ({"reference": "SGD"}, "'SGD' is not among the contenders"),
+    "a setting of another kind": ({"settings": {"steps": None}}, "steps must be such as 140, got None"),
+    "a setting out of range": ({"settings": {"steps": 10**30}}, "settings of a study must be made of finite numbers"),
+}
+TEXTS: dict[str, tuple[bytes, str]] = {
+    "empty.toml": (b"", "lacks"),
+    "half.toml": (b"x = ", "half.toml is not valid toml"),
+    "deep.json": (b"[" * 100_000, "deep.json is not valid json: it is nested too deeply"),
+    "deep.yaml": (b"[" * 1_200, "deep.yaml is nested too deeply"),
+    "list.json": (b"[1]", "list.json must hold names and values at its top, but holds list"),
+    "digits.json": (b"9" * 5_000, "digits.json is not valid json"),
+    "latin.yaml": (b"\xe9", "latin.yaml is not valid yaml"),
+    "code.yaml": (b"!!python/object/apply:os.system ['true']", "code.yaml is not valid yaml: could not determine"),
+    "numbers.yaml": (b"1: 2", "must be names and values, got {1: 2}"),
+}
+
+
+@pytest.mark.parametrize("mistake", RUN_FILES)
+def test_a_wrong_file_of_a_run(mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, message = RUN_FILES[mistake]
+    files.save(Path("wrong.json"), {**RunConfig.of("digits", "demo", optimizer="RADAR").to_dict(), **changes})
+    assert message in complaint("run wrong.json", capsys)
+
+
+@pytest.mark.parametrize("mistake", STUDY_FILES)
+def test_a_wrong_file_of_a_study(mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, message = STUDY_FILES[mistake]
+    study = compare("digits", "demo", optimizers=["RADAR", "AdamW"]).to_dict()
+    files.save(Path("wrong.json"), {**study, **changes})
+    assert message in complaint("sweep wrong.json", capsys)
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_file_that_holds_something_else(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    content, message = TEXTS[name]
+    Path(name).write_bytes(content)
+    assert message in complaint(f"{command} {name}", capsys)
 
 
 def test_an_optimizer_that_cannot_step_is_told_when_steps_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,6 +367,15 @@ def test_what_is_right_stays_right(capsys: pytest.CaptureFixture[str]) -> None:
         "sweep digits --preset heatmap --seeds 0 1 --grid 1",
     ):
         assert main([*shlex.split(line), "--save=new/saved.toml"]) == 0, line
-        assert main([shlex.split(line)[0], "new/saved.toml", "--save=again.json"]) == 0, line
+        told = shlex.split(capsys.readouterr().out.rpartition(": aimopt ")[2])  # how to carry it out
+        assert main([*told, "--save=again.json"]) == 0, line
     assert Store("results").runs() == {}
-    capsys.readouterr()
+
+
+def test_code_that_a_file_names_is_loaded_only_if_it_is_trusted(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, saved in (("run", "run.toml"), ("sweep --over=weight_decay=0", "study.toml")):
+        assert main([*shlex.split(command), "digits", "--optimizer=torch.optim:AdamW", f"--save={saved}"]) == 0
+        again = f"aimopt {command.split()[0]} {saved}"
+        assert capsys.readouterr().out.endswith(f" with: {again} --trust\n")
+        needed = f"{saved}: it needs the code of torch.optim:AdamW; if you have read and trust it, give --trust"
+        assert needed in complaint(again.removeprefix("aimopt "), capsys)

@@ -89,6 +89,7 @@ def test_what_cannot_be_written_is_named(folder: Path, capsys: pytest.CaptureFix
 def test_a_full_and_a_read_only_disk_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with mounted(folder / "results", "size=128k"):
         fill(Store("results"))
+        (Store("results").folder(short_run()) / "claim.1").write_text("")
         with contextlib.suppress(OSError), open("results/ballast", "wb", buffering=0) as ballast:
             while ballast.write(bytes(4096)):
                 pass
@@ -99,13 +100,18 @@ def test_a_full_and_a_read_only_disk_are_named(folder: Path, capsys: pytest.Capt
         subprocess.run(["mount", "-o", "remount,ro", str(folder / "results")], check=True)
         for arguments in WRITING:
             expect(arguments, ": Read-only file system; choose a folder that can be written to", capsys)
+        assert Store("results").at_work(short_run())  # nobody could say otherwise
         assert main(["status"]) == 0
 
 
 def test_a_store_below_a_file_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("results").write_text("")
     for arguments in (RUN, COMPARE, SWEEP):
-        expect([*arguments, "--store=results/below"], "results/below", capsys)
+        with pytest.raises(SystemExit, match="2"):
+            main([*arguments, "--store=results/below"])
+        assert "results' is a file, where a folder is needed; give another name" in capsys.readouterr().err
+    with pytest.raises(NotADirectoryError, match="results/below"):
+        Store("results/below").create()
 
 
 def test_a_store_that_is_deleted_in_mid_run_ends_it_and_is_not_made_again(

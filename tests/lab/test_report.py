@@ -6,8 +6,12 @@ import hashlib
 import io
 import itertools
 import json
+import multiprocessing
+import os
 import random
 import re
+import signal
+import sys
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +25,10 @@ from rich.console import Console
 from aimopt.lab.analysis import analyse
 from aimopt.lab.console import CleanConsole
 from aimopt.lab.report import terminal_table, words, write
-from aimopt.lab.report.figures import STYLES, VARIABLES, styles_of
+from aimopt.lab.report.figures import STYLES, VARIABLES, Drawn, draw_all, rendering, styles_of
 from aimopt.lab.report.forms import latex, markdown
 from aimopt.lab.report.forms.spreadsheet import spreadsheet
+from aimopt.lab.report.sections import all_pictures, build
 from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
 from odd import NAME
@@ -61,6 +66,42 @@ def test_a_report_is_a_page_and_the_same_in_other_forms(tmp_path: Path) -> None:
         assert (tmp_path / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / "figures" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
     assert stems == set(re.findall(r"figures/([\w-]+)\.png", (tmp_path / "report.md").read_text()))
+
+
+def test_pictures_that_processes_share_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_processes", lambda: 2)
+
+    def drawn(per_process: int) -> dict[str, Drawn]:
+        monkeypatch.setattr(rendering, "PICTURES_PER_PROCESS", per_process)
+        report = build(findings()[1:2], "title", "command")
+        return draw_all(all_pictures(report)[1:3], report.styles, ("png", "pdf"))
+
+    alone, shared = drawn(per_process=2), drawn(per_process=1)
+    assert [set(picture.files) for picture in alone.values()] == [{"png", "pdf"}] * 2
+    assert alone == shared
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_forked_processes_share_the_work_and_what_one_fails_at_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_processes", lambda: 3)
+    monkeypatch.setattr(rendering, "PICTURES_PER_PROCESS", 2)
+    here = os.getpid()
+    made = rendering.on_all_cores(lambda item: (item, os.getpid()), range(10))
+    assert [item for item, _ in made] == list(range(10))
+    assert len({process for _, process in made}) == 3
+    assert [process == here for _, process in made[:4]] == [True, False, False, True]
+
+    def fail(item: int) -> int:
+        if item % 3 == 1 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if item % 3 == 2 and os.getpid() != here:
+            raise KeyError(item)
+        return os.getpid()
+
+    assert rendering.on_all_cores(fail, range(10)) == [here] * 10
+    with pytest.raises(ZeroDivisionError):
+        rendering.on_all_cores(lambda item: 1 / (item - 4), range(10))
+    assert not multiprocessing.active_children()
 
 
 def test_the_page_needs_nothing_else(page: str) -> None:

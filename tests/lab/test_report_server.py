@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from aimopt.cli import main
 from aimopt.lab.report import serve
 from aimopt.lab.report.server import MAX_CONNECTIONS, ReportServer, _content
+from aimopt.lab.store import Store
 
 
 def ask(port: int, path: str, host: str) -> tuple[int, bytes]:
@@ -46,6 +48,16 @@ def server(tmp_path: Path) -> Iterator[ReportServer]:
         yield running
         running.shutdown()
         thread.join()
+
+
+def test_a_port_that_is_in_use_is_named_before_the_report_is_made(
+    server: ReportServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store(tmp_path / "store").create()
+    assert main(["report", str(tmp_path / "store"), "--watch", f"--port={server.server_port}"]) == 2
+    said = f"aimopt report: port {server.server_port} of this machine cannot be used: Address already in use; give "
+    assert capsys.readouterr().err.startswith(said)
+    assert not (tmp_path / "store" / "report").exists()
 
 
 def test_the_page_is_made_when_asked_for_but_not_too_often(server: ReportServer) -> None:

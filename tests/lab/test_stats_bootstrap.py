@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from aimopt.lab.stats import interquartile_mean, probability_of_improvement, stratified_bootstrap
+from aimopt.lab.stats.bootstrap import _draw
 
 INF, NAN = math.inf, math.nan
 SHAPES = [(1, 1), (3, 1), (5, 3), (10, 2), (4, 6)]
@@ -86,6 +87,14 @@ def test_a_seed_gives_the_same_interval_again() -> None:
     x = np.random.default_rng(0).normal(size=(5, 2))
     first, again, other = (stratified_bootstrap(x, np.mean, 200, seed) for seed in (1, 1, 2))
     assert first == again != other
+
+
+def test_draws_in_bulk_are_those_of_one_by_one() -> None:
+    samples, one_by_one = [np.zeros((34, 2)), np.ones((34, 2))], np.random.default_rng(3)
+    in_bulk = _draw(np.random.default_rng(3), samples, 50)
+    for repetition in range(50):
+        for sample, rows in zip(samples, in_bulk, strict=True):
+            assert (rows[repetition] == one_by_one.integers(len(sample), size=sample.shape)).all()
 
 
 def test_an_interval_may_reach_the_diverged_run() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from aimopt.lab.stats import Better, Difference, compare, holm, sign_flip_p, spread
+from aimopt.lab.stats.seeds import RANDOM_FLIPS
 
 INF, NAN = math.inf, math.nan
 FLIPPED: dict[Better, Better] = {"lower": "higher", "higher": "lower"}
@@ -98,6 +99,14 @@ def test_many_seeds_flip_at_random() -> None:
     assert sign_flip_p([*gains, 0.0]) == pytest.approx(sign_flip_p(gains), abs=0.003)
     assert sign_flip_p([*gains, 0.1]) == sign_flip_p([0.1, *gains[::-1]])
     assert sign_flip_p([1.0] * 40) == 1 / 100_001  # the observed one counts: never zero
+
+
+def test_random_flips_are_the_same_for_every_contender() -> None:
+    gains = np.random.default_rng(1).normal(0.3, 1.0, 20)
+    generator, sizes = np.random.default_rng(0), np.sort(np.abs(gains))
+    totals = sum(size * generator.choice((-1.0, 1.0), RANDOM_FLIPS) for size in sizes)
+    p = (1 + (np.abs(totals) >= abs(gains.sum())).sum()) / (1 + RANDOM_FLIPS)
+    assert [sign_flip_p(gains), sign_flip_p(-2 * gains), sign_flip_p(gains)] == [p] * 3
 
 
 def test_holm_by_hand() -> None:

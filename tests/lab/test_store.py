@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,13 @@ from aimopt.lab.store import Store, write
 from aimopt.lab.study import compare
 from short import short_run
 
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from aimopt.lab.store import write
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+write(Path(sys.argv[1]), b"half")
+"""
 Damage = Callable[[Path], object]
 
 
@@ -32,6 +42,16 @@ def test_a_run_reads_back(store: Store) -> None:
     assert [record["step"] for record in kept.history] == [2, 4, 6, 8, 10, 12]
     assert store.runs() == {config.identity: kept}
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "metrics.jsonl", "result.json"]
+
+
+def test_what_a_killed_process_was_writing_is_removed_when_the_run_is_worked_on_again(store: Store) -> None:
+    folder = store.folder(short_run())
+    folder.mkdir(parents=True)
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(folder / "checkpoint.pt")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name[:15] for path in folder.iterdir()] == [".checkpoint.pt."]
+    finished(store)
+    assert not [path.name for path in folder.iterdir() if path.name[0] == "."]
 
 
 def test_folders_of_two_stores_can_be_put_together(store: Store, tmp_path: Path) -> None:

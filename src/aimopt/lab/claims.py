@@ -115,11 +115,12 @@ def _lives(folder: Path, number: int, holder: Mapping[str, Any] | None) -> bool:
     probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
-        silent = probe.stat().st_mtime - (folder / f"claim.{number}").stat().st_mtime
-    except OSError:
+        try:
+            silent = probe.stat().st_mtime - (folder / f"claim.{number}").stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError:  # of a file system that is read-only, for one
         return True
-    finally:
-        probe.unlink(missing_ok=True)
     return -AHEAD <= silent <= STALE
 
 

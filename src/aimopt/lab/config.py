@@ -30,7 +30,7 @@ SHAPE = fields(
         "optimizer": text,
         "options": map_of(shapes.plain),
         "lr": number(),
-        "seed": whole(),
+        "seed": whole(0),
         "steps": whole(),
     },
     {"sources": map_of(text)},
@@ -149,7 +149,7 @@ def written(rate: float) -> float:
 def plain(value: Any) -> Any:
     """As JSON gives it back."""
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} cannot be kept; use finite numbers, text, lists and names") from None
 

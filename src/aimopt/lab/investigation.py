@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from aimopt.clean_text import one_line
-from aimopt.lab import report, tasks
+from aimopt.lab import references, report, tasks
 from aimopt.lab.analysis import Findings, analyse
 from aimopt.lab.config import RunConfig
 from aimopt.lab.console import CleanConsole
@@ -109,7 +109,12 @@ def write_report(
     store: Store, studies: Sequence[Study], folder: Path | None = None, *, refresh: float | None = None
 ) -> Path:
     """Write the report of studies; the result is its page."""
-    again = "\n".join(f"aimopt sweep {shlex.quote(str(store.study_file(study)))}" for study in studies)
+    again = "\n".join(
+        shlex.join(
+            ["aimopt", "sweep", str(store.study_file(study)), *references.trust_needed(study.task_and_optimizers())]
+        )
+        for study in studies
+    )
     return report.write(folder or store.root / "report", findings(store, studies), refresh=refresh, command=again)
 
 
@@ -120,8 +125,8 @@ def serve_report(store: Store, folder: Path | None, port: int, console: Console,
     def again() -> None:
         write_report(store, store.studies(trust=trust), place, refresh=REFRESH_SECONDS)
 
-    again()
-    with report.serve(place, again, port=port) as server:
+    with report.serve(place, again, port=port) as server:  # first: a port that is in use is told of at once
+        again()
         _print(console, f"the report is at {server.url} until Ctrl-C")
         try:
             server.serve_forever()

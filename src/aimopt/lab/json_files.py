@@ -9,6 +9,7 @@ A file without a checksum is of an older version and is read all the same. Readi
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 SEAL = b',\n "sha256": "'
 END = b'"\n}\n'
 T = TypeVar("T")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Damaged(ValueError):
@@ -29,7 +31,10 @@ class Damaged(ValueError):
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
     """A file with these fields and its checksum."""
-    body = json.dumps(fields, indent=1).encode().removesuffix(b"\n}")
+    text = json.dumps(fields, indent=1, ensure_ascii=False)
+    # UTF-8 cannot hold half of a pair of surrogates, which a message with the name of a file may have: its escape can.
+    text = _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):x}", text)
+    body = text.encode().removesuffix(b"\n}")
     return body + SEAL + hashlib.sha256(body).hexdigest().encode() + END
 
 

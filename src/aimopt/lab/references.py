@@ -32,9 +32,14 @@ def load(reference: str) -> Any:
 
 def check_trusted(names: Iterable[str], trust: bool) -> None:
     """Refuse names from a file that say where code lies, unless it is trusted; other names are the package's own."""
-    places = list(dict.fromkeys(name for name in names if ":" in name))
+    places = [name for name in dict.fromkeys(names) if ":" in name]
     if places and not trust:
         raise ValueError(f"it needs the code of {', '.join(places)}; if you have read and trust it, give --trust")
+
+
+def trust_needed(names: Iterable[str]) -> list[str]:
+    """What a command that reads these names from a file has to be given besides the file."""
+    return ["--trust"] if any(":" in name for name in names) else []
 
 
 def source(reference: str) -> dict[str, str]:

@@ -27,6 +27,13 @@ def text(value: Any, name: Name) -> None:
         _refuse(name, "a text", value)
 
 
+def filled(value: Any, name: Name) -> None:
+    """A text that is not empty."""
+    text(value, name)
+    if not value.strip():
+        _refuse(name, "a text that is not empty", value)
+
+
 def flag(value: Any, name: Name) -> None:
     """Yes or no."""
     if type(value) is not bool:

@@ -44,6 +44,7 @@ from aimopt.lab.run_files import read_manifest, read_run
 from aimopt.lab.runs import Run, Status
 from aimopt.lab.study import Study
 
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}")  # the names of files that are not yet in place
 NOT_RUNS = ("set-aside", "studies", "jobs", "report")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -114,6 +115,7 @@ class Store:
         if claim is None:
             return None
         work = Work(folder, claim)
+        work.remove_partial_files()
         reason = _damage(folder)
         if reason:
             work.set_aside(self.root, reason)
@@ -271,6 +273,12 @@ class Work:
         """Move all but the claim out of the way, with the reason; nothing is deleted."""
         paths = [path for path in self._folder.iterdir() if not path.name.startswith((".", "claim."))]
         _set_aside(root, f"{self._folder.parent.name}.{self._folder.name}", paths, reason)
+
+    def remove_partial_files(self) -> None:
+        """Remove what `write` was at when a process was killed: only this process may write here now."""
+        for path in self._folder.iterdir():
+            if PARTIAL.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep what was learned."""

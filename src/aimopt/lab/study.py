@@ -22,7 +22,7 @@ from aimopt.lab import facts, optimizers, references, shapes, tasks
 from aimopt.lab.config import RunConfig, frozen, of_a_run, written
 from aimopt.lab.facts import Facts
 from aimopt.lab.runs import SCORED, Run
-from aimopt.lab.shapes import fields, flag, list_of, map_of, nothing_or, number, text, whole
+from aimopt.lab.shapes import fields, filled, flag, list_of, map_of, nothing_or, number, text, whole
 from aimopt.lab.stats import Choice, select
 
 TUNING_SEED = 5
@@ -31,20 +31,20 @@ HEAT_MAP = {"ell_ratio": (1e-4, 1e-3, 1e-2, 1e-1, 1.0), "gamma": (0.0, 0.05, 0.1
 DELTA = {"delta": (0.8, 0.9, 1.0, 1.1, 1.2)}
 ZETA = {"zeta": (1e-18, 1e-17, 1e-16, 1e-15, 1e-14)}
 Role = Literal["search", "final", "untuned"]
-_CONTENDER = fields({"label": text, "optimizer": text}, {"options": map_of(shapes.plain)})
+_CONTENDER = fields({"label": filled, "optimizer": text}, {"options": map_of(shapes.plain)})
 SHAPE = fields(
     {
-        "name": text,
+        "name": filled,
         "task": text,
         "scale": text,
         "contenders": list_of(_CONTENDER),
-        "seeds": list_of(whole()),
+        "seeds": list_of(whole(0)),
         "grid": list_of(number()),
         "reference": text,
     },
     {
         "settings": map_of(shapes.plain),
-        "tuning_seed": whole(),
+        "tuning_seed": whole(0),
         "untuned": flag,
         "rate_of": nothing_or(text),
         "axes": list_of(text),
@@ -115,6 +115,9 @@ class Study:
         tasks.check_protocol(self.seeds, self.grid)
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(f"seed {self.tuning_seed} tunes the learning rate and may not be a final seed as well")
+        for axis in self.axes:
+            if not any(axis in contender.options for contender in self.contenders):
+                raise ValueError(f"no contender has the axis {axis!r} among its options; name one that they differ by")
         for contender, axis in itertools.product(self.contenders, self.axes):
             if isinstance(contender.options.get(axis), Mapping):
                 raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
@@ -195,6 +198,10 @@ class Study:
     def contender(self, label: str) -> Contender:
         """The contender of a label."""
         return next(contender for contender in self.contenders if contender.label == label)
+
+    def task_and_optimizers(self) -> list[str]:
+        """Their names, which may say where code lies."""
+        return [self.task, *(contender.optimizer for contender in self.contenders)]
 
     def make_task(self) -> tasks.Task:
         """The task at this study's scale and settings."""

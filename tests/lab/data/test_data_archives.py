@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aimopt.lab.data import archives
 from aimopt.lab.data.archives import extract, taking
 
 
@@ -44,3 +45,20 @@ def test_a_link_is_no_file(tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tgz", {"real": b"one"}, links={"wanted": "/etc/passwd"})
     with pytest.raises(ValueError, match=r"a\.tgz has no file wanted"):
         extract(archive, ["wanted"])
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.zip", "packed.zip"])
+def test_what_unpacks_to_more_than_it_can_have_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "LARGEST_MEMBER", 10**6)
+    zeros, make = bytes(10**6), zipped if name.endswith(".zip") else tar
+    member = "x.gz" if name == "packed.zip" else "x"
+
+    def unpack(content: bytes) -> object:
+        archive = make(tmp_path / name, {member: gzip.compress(content) if member == "x.gz" else content})
+        return taking({"part": member})({name: archive})
+
+    assert unpack(zeros) == {"part": zeros}
+    with pytest.raises(ValueError, match=f"{member} unpacks to more than 1,000,000 bytes"):
+        unpack(zeros + b"0")

@@ -1,7 +1,8 @@
 """`aimopt compare`, `aimopt sweep` and `aimopt run`: commands that train."""
 
 import argparse
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -156,7 +157,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     study.check()
     if arguments.save is not None:
         files.save(arguments.save, study.to_dict())
-        print(f"written to {arguments.save}; carry it out with: aimopt sweep {arguments.save}")
+        command = _command("sweep", arguments.save, study.task_and_optimizers())
+        print(f"written to {arguments.save}; carry it out with: {command}")
         return 0
     return _carry_out([study], arguments)
 
@@ -219,9 +221,17 @@ def _run(arguments: argparse.Namespace) -> int:
     config.check_optimizer()
     if arguments.save is not None:
         files.save(arguments.save, config.to_dict())
-        print(f"written to {arguments.save}; make the run with: aimopt run {arguments.save}")
+        command = _command("run", arguments.save, [config.task, config.optimizer])
+        print(f"written to {arguments.save}; make the run with: {command}")
         return 0
     return make_run(config, arguments.store, arguments.engine, _resources(arguments), CleanConsole())
+
+
+def _command(command: str, file: Path, names: Sequence[str]) -> str:
+    """How to carry out what a file says that holds these names."""
+    from aimopt.lab import references
+
+    return shlex.join(["aimopt", command, str(file), *references.trust_needed(names)])
 
 
 def _carry_out(studies: "list[Study]", arguments: argparse.Namespace) -> int:

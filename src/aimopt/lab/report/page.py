@@ -15,14 +15,14 @@ from markupsafe import Markup
 
 from aimopt.clean_text import printable
 from aimopt.lab.report import words
-from aimopt.lab.report.figures import STYLES, Style, plot_data, svg
+from aimopt.lab.report.figures import STYLES, Drawn, Style
 from aimopt.lab.report.sections import Report, Section, all_pictures
 from aimopt.lab.report.tables import Cell, Tone
 from aimopt.lab.stats import ENOUGH_SEEDS
 
 
-def page(report: Report, refresh: float | None) -> str:
-    """The page as HTML."""
+def page(report: Report, drawn: Mapping[str, Drawn], refresh: float | None) -> str:
+    """The page as HTML, with the pictures as they were drawn."""
     environment = Environment(
         loader=PackageLoader("aimopt.lab.report", "."),
         autoescape=True,
@@ -39,7 +39,7 @@ def page(report: Report, refresh: float | None) -> str:
         css=Markup(f"{_file('page.css')}\n:root {{\n{series}\n}}"),
         script=Markup(script),
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        drawn=_drawn(report),
+        drawn=_elements(report, drawn),
         dashes={label: _dashes(style) for label, style in report.styles.items()},
         labels={section.name: [s.label for s in section.found.standings] for section in report.sections},
         verdicts={section.name: _verdict(section) for section in report.sections},
@@ -58,14 +58,14 @@ def _file(name: str) -> str:
     return resources.files("aimopt.lab.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _drawn(report: Report) -> dict[str, dict[str, Any]]:
+def _elements(report: Report, drawn: Mapping[str, Drawn]) -> dict[str, dict[str, Any]]:
     """The pictures as parts of a page, by name."""
-    drawn = {}
+    elements = {}
     for name, picture in all_pictures(report):
-        drawing = Markup(svg(picture, name))  # first: it decides where the axes lie
-        data = Markup(plot_data(picture).replace("<", "\\u003c"))  # no name can end the script
-        drawn[name] = {"title": picture.title, "caption": picture.caption, "svg": drawing, "data": data}
-    return drawn
+        drawing = Markup(drawn[name].svg)
+        data = Markup(drawn[name].data.replace("<", "\\u003c"))  # no name can end the script
+        elements[name] = {"title": picture.title, "caption": picture.caption, "svg": drawing, "data": data}
+    return elements
 
 
 def _dashes(style: Style) -> str:

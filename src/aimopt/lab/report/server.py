@@ -46,7 +46,12 @@ class ReportServer(ThreadingHTTPServer):
         self.folder, self.again, self.every = folder.resolve(), again, every
         self.made, self.lock = -float("inf"), threading.Lock()
         self.connections: dict[Any, float] = {}  # when each has to have asked; never, once it has
-        super().__init__(("127.0.0.1", port), _Handler)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:  # it does not say which port
+            raise ValueError(
+                f"port {port} of this machine cannot be used: {error.strerror}; give another, or 0 for any that is free"
+            ) from error
 
     @property
     def url(self) -> str:

@@ -29,15 +29,14 @@ def write(
     # The quickest first: a folder that cannot be written to is told of before the figures are drawn.
     store.write(folder / "results.csv", spreadsheet(findings).encode(), lasting=False)
     report = build(findings, title, command)
+    drawn = figures.draw_all(all_pictures(report), report.styles, ("png", "pdf") if refresh is None else ())
     files = {
         "report.md": markdown(report, figures=refresh is None).encode(),
         "tables.tex": latex(report).encode(),
-        "index.html": page(report, refresh).encode(),
+        "index.html": page(report, drawn, refresh).encode(),
     }
-    if refresh is None:
-        for name, picture in all_pictures(report):
-            titled = figures.for_paper(picture, report.styles)
-            files |= {f"figures/{name}.{ending}": figures.render(titled, ending) for ending in ("png", "pdf")}
+    for name, picture in drawn.items():
+        files |= {f"figures/{name}.{ending}": content for ending, content in picture.files.items()}
     for name, content in files.items():
         store.write(folder / name, content, lasting=False)
     return folder / "index.html"

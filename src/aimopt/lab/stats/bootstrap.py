@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from aimopt.lab.stats.values import Floats, oriented
 
@@ -71,6 +71,14 @@ def _runs_by_tasks(scores: ArrayLike) -> Floats:
     return matrix
 
 
+def _draw(generator: np.random.Generator, samples: list[Floats], count: int) -> list[NDArray[np.int64]]:
+    """The rows that are drawn of each sample, so many times: of all samples in turn, then of all of them again."""
+    if len({s.shape for s in samples}) == 1:  # the same numbers as one by one, in a hundredth of the calls
+        return list(generator.integers(len(samples[0]), size=(count, len(samples), *samples[0].shape)).swapaxes(0, 1))
+    drawn = [[generator.integers(len(s), size=s.shape) for s in samples] for _ in range(count)]
+    return [np.stack(own) for own in zip(*drawn, strict=True)]
+
+
 def _interval(samples: list[Floats], of_each: Callable[..., Floats], repetitions: int, seed: int) -> Interval:
     """A statistic and its interval; `of_each` takes several draws of each sample at once, one behind the other."""
     generator = np.random.default_rng(seed)
@@ -79,9 +87,8 @@ def _interval(samples: list[Floats], of_each: Callable[..., Floats], repetitions
     values: list[float] = []
     while len(values) < repetitions:
         count = min(at_once, repetitions - len(values))
-        drawn = [[generator.integers(len(s), size=s.shape) for s in samples] for _ in range(count)]
-        rows = zip(*drawn, strict=True)
-        values += of_each(*(s[np.stack(own), columns] for s, own in zip(samples, rows, strict=True))).tolist()
+        rows = _draw(generator, samples, count)
+        values += of_each(*(s[own, columns] for s, own in zip(samples, rows, strict=True))).tolist()
     # order statistics, no interpolation: between −∞ and a number there is nothing
     ordered = sorted(values)
     low, high = ordered[math.floor(0.025 * repetitions)], ordered[math.ceil(0.975 * repetitions) - 1]

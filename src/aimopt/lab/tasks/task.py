@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
+from aimopt.lab.shapes import is_number
 from aimopt.lab.user_code import user_code
 from aimopt.spelling import suggestion
 
@@ -206,8 +207,8 @@ def fits(value: Any, kind: Any) -> bool:
     if origin is tuple and isinstance(value, tuple):
         kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
         return len(kinds) == len(value) and all(map(fits, value, kinds))
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
+    if kind is float or (kind is int and type(value) is int):
+        return is_number(value)
     if kind in (int, bool, str, types.NoneType):
         return type(value) is kind
     return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
@@ -215,8 +216,8 @@ def fits(value: Any, kind: Any) -> bool:
 
 def check_protocol(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
     """Refuse what cannot be the final seeds and the learning rates of a search."""
-    if not all(type(seed) is int for seed in seeds):
-        raise ValueError(f"seeds must be whole numbers, got {seeds}")
+    if not all(fits(seed, int) and seed >= 0 for seed in seeds):
+        raise ValueError(f"seeds must be whole numbers from 0, got {seeds}")
     if not all(fits(rate, float) and rate > 0 for rate in grid):
         raise ValueError(f"grid must be positive numbers, got {grid}")
     for what, values in (("seeds", seeds), ("grid", grid)):
