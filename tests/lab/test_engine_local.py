@@ -105,16 +105,19 @@ def test_engines_that_share_a_store_never_make_a_run_twice(folder: Path, monkeyp
     assert [len(run.sessions) for run in Store("there").runs().values()] == [1] * 6
 
 
-def driver_of(config: RunConfig, processes: int) -> "subprocess.Popen[bytes]":
-    """Another process, with an engine that makes a run."""
+def driver_of(by_one: RunConfig, by_two: RunConfig) -> "subprocess.Popen[bytes]":
+    """Another process, with two engines: one makes a run by one process, the other by two."""
     code = f"""
 from aimopt.lab.config import RunConfig
 from aimopt.lab.engines import Resources, open_engine
 from aimopt.lab.store import Store
-with open_engine("local", Store("there"), Resources(workers=1, processes={processes})) as engine:
-    engine.submit(RunConfig.from_dict({config.to_dict()!r}))
+def opened(processes):
+    return open_engine("local", Store("there"), Resources(workers=1, processes=processes))
+with opened(processes=1) as one, opened(processes=2) as two:
+    one.submit(RunConfig.from_dict({by_one.to_dict()!r}))
+    two.submit(RunConfig.from_dict({by_two.to_dict()!r}))
     while True:
-        assert engine.finished(1.0) == []
+        assert one.finished(0.5) == two.finished(0.5) == []
 """
     return subprocess.Popen([sys.executable, "-c", code])
 
@@ -130,15 +133,14 @@ def gone(pid: int) -> bool:
 @on_linux
 def test_no_worker_outlives_its_driver_and_the_run_goes_on(folder: Path) -> None:
     slow, stuck = own_run(folder, steps=100_000), own_run(folder, "Stuck", micro_batches=2)
-    drivers = [driver_of(slow, processes=1), driver_of(stuck, processes=2)]
+    driver = driver_of(slow, stuck)
     while not ((folder / "stepping").exists() and (folder / "stuck").exists()):
-        assert [driver.poll() for driver in drivers] == [None, None]
+        assert driver.poll() is None
         time.sleep(0.02)
-    workers = [pid for driver in drivers for pid in descendants(driver.pid)]
+    workers = descendants(driver.pid)
     assert len(workers) >= 4  # one, and another that started torchrun, which started two
-    for driver in drivers:
-        driver.kill()
-        driver.wait()
+    driver.kill()
+    driver.wait()
     deadline = time.monotonic() + ORPHAN_SECONDS + 5
     while not all(map(gone, workers)):
         assert time.monotonic() < deadline
