@@ -245,7 +245,7 @@ class AIM(Optimizer):
         gathered = checked.gathered
         if not self._may_fuse(gathered):
             return None
-        why = watched()
+        why, first = watched(), 0
         if why is None:
             kernel = self._fused.setdefault(gathered.position, FusedGroup())
             kernel.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
@@ -253,10 +253,8 @@ class AIM(Optimizer):
                 return kernel
             why = kernel.off or "its memory has gaps, or its state or gradient is of another kind or elsewhere"
             first = kernel.unreachable[0]
-        elif not gathered.group["fused"]:
+        if not gathered.group["fused"]:
             return None
-        else:
-            first = 0
         name = gathered.name_of(first)
         raise RuntimeError(
             f"{type(self).__name__}.step: fused=True, but no kernel reaches {name} ({why}); leave fused=None"

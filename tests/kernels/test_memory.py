@@ -400,6 +400,19 @@ def test_every_difference_in_kind_is_seen(record: Any, dtype: torch.dtype) -> No
         assert seen.compare([x], [grad]) is not None
 
 
+@pytest.mark.parametrize("record", [records.record, in_python])
+def test_a_shorter_storage_at_the_same_address_is_seen(record: Any) -> None:
+    """All else being equal: two tensors over one array, of which one knows only the half."""
+    array = np.zeros(100)
+    x, grad = torch.zeros(0, dtype=torch.float64), torch.zeros(3)
+    x.data = torch.from_numpy(array)[:50]
+    seen = record([x], [grad])
+    x.data = torch.from_numpy(array[:50])
+    assert seen.compare([x], [grad]) is None
+    x.data = torch.from_numpy(array)[:50]
+    assert seen.compare([x], [grad]) is not None
+
+
 def test_the_native_record_is_used_where_it_can_be() -> None:
     assert isinstance(records.record([torch.zeros(2)], [torch.zeros(2)]), records.NativeRecord)
 
