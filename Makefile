@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: test demo lint format sanitize clean
+.PHONY: test test-all report demo lint format sanitize clean
 
 test: lint sanitize
-	$(BIN)/pytest -n auto --cov --cov-report=term
+	$(BIN)/pytest -n auto --dist loadgroup
+
+# Also the tests that need the internet or take long, and how much of the code all of them reach.
+test-all: lint sanitize
+	$(BIN)/pytest -n auto --dist loadgroup -m "" --cov --cov-report=term
 
 lint: $(VENV)/test.ready
 	$(BIN)/ruff check .
@@ -24,10 +28,15 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 sanitize: $(VENV)/test.ready
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src/aimopt $(SANITIZED)/
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -ffp-contract=off $(SANITIZERS) -fPIC -shared -pthread \
-		src/aimopt/kernels/step.cpp src/aimopt/kernels/stream.cpp src/aimopt/kernels/memory.cpp -o $(SANITIZED)/aimopt/kernels/libstep.so -ldl
+		src/aimopt/kernels/cpu/step.cpp src/aimopt/kernels/cpu/stream.cpp src/aimopt/kernels/cpu/memory.cpp -o $(SANITIZED)/aimopt/kernels/cpu/libstep.so -ldl
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_tables.py tests/kernels/test_scaling.py \
-		tests/kernels/test_memory.py tests/kernels/test_edits.py
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_addresses.py tests/kernels/test_scaling.py \
+		tests/kernels/test_memory.py tests/kernels/test_records.py tests/kernels/test_step_safety.py tests/kernels/test_edits.py
+
+# The report of the runs that docs/results keeps.
+report: $(VENV)/language.ready $(VENV)/rl.ready
+	rm -rf build/results && mkdir -p build/results && tar -xf docs/results/mini.tar.xz -C build/results
+	$(BIN)/aimopt report build/results --out build/report
 
 demo: $(VENV)/lab.ready
 	$(BIN)/aimopt compare digits --scale demo --store build/demo

@@ -1,22 +1,23 @@
 """Builds the CPU kernel where there is a C++17 compiler; everything else is in pyproject.toml."""
 
 import sysconfig
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNEL = "aimopt.kernels.libstep"
+KERNEL = "aimopt.kernels.cpu.libstep"
 
 
 class BuildKernel(build_ext):
-    """A plain shared library: it knows neither Python nor torch, so that one build serves every version of both."""
+    """A plain shared library: it needs neither Python nor torch, so that one build works with every version of both."""
 
     def build_extension(self, ext: Extension) -> None:
         if self.compiler.compiler_type == "msvc":
             ext.extra_compile_args = ["/std:c++17", "/O2", "/EHsc"]
         else:
-            # No flag for this machine's processor: the instruction set is chosen when the library is loaded. Nothing
-            # that lets the compiler round differently in different places either.
+            # No flag for this machine's processor: the instruction set is chosen when the library is loaded. No flag
+            # that lets the compiler round differently in different places.
             ext.extra_compile_args = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off"]
             ext.extra_compile_args += ["-fno-math-errno", "-fno-trapping-math", "-pthread"]
             ext.extra_link_args = ["-pthread"]
@@ -29,15 +30,15 @@ class BuildKernel(build_ext):
         return fullname.replace(".", "/") + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".dll")
 
 
-SOURCES = "src/aimopt/kernels"
+SOURCES = "src/aimopt/kernels/cpu"
 setup(
     ext_modules=[
         Extension(
             KERNEL,
             sources=[f"{SOURCES}/{name}.cpp" for name in ("step", "stream", "memory")],
-            depends=[f"{SOURCES}/{name}" for name in ("interpreter.inc", "threads.h", "export.h")],
+            depends=glob(f"{SOURCES}/*.h") + glob(f"{SOURCES}/*.inc"),
             language="c++",
-            optional=True,  # without a compiler the package still installs, and takes the plain path
+            optional=True,  # without a compiler the package still installs, and steps are not fused
         )
     ],
     cmdclass={"build_ext": BuildKernel},

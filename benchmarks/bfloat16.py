@@ -1,12 +1,12 @@
 """Pure bfloat16 training: how parameters should be rounded.
 
-A small network is trained on scikit-learn's digits with parameters, gradients and activations in bfloat16, under four
-ways to keep what an update adds to a parameter:
+A small network is trained on scikit-learn's digits with parameters, gradients and activations in bfloat16, with four
+methods to round updated parameters:
 
-    float32       parameters in float32: what the others should reach
+    float32       parameters in float32: the loss that the others should reach
     nearest       rounded to the nearest bfloat16: most small updates are lost
-    stochastic    rounded up or down by chance (`stochastic_rounding=True`): no memory
-    Kahan         what rounding cut off is kept in a second bfloat16: two bytes a parameter
+    stochastic    rounded up or down at random (`stochastic_rounding=True`): no extra memory
+    Kahan         the rounding error is stored in a second bfloat16: two bytes per parameter
 
 and, with stochastic rounding, the optimizer's state in bfloat16 as well. Run `python benchmarks/bfloat16.py`.
 """
@@ -14,7 +14,7 @@ and, with stochastic rounding, the optimizer's state in bfloat16 as well. Run `p
 import os
 import statistics
 
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual machines offer AMX and cannot run it
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual machines report AMX but cannot run it
 
 import torch
 from sklearn.datasets import load_digits
@@ -32,34 +32,34 @@ def network(seed: int, dtype: torch.dtype) -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(128, 10)).to(dtype)
 
 
-def train(way: str, seed: int, images: Tensor, labels: Tensor) -> float:
+def train(method: str, seed: int, images: Tensor, labels: Tensor) -> float:
     """The mean training loss over all images at the end."""
-    dtype = torch.float32 if way == "float32" else torch.bfloat16
+    dtype = torch.float32 if method == "float32" else torch.bfloat16
     model = network(seed, dtype)
     params = list(model.parameters())
-    stepped = [p.detach().float().requires_grad_() for p in params] if way == "Kahan" else params
-    lost = [torch.zeros_like(p) for p in params]
+    stepped = [p.detach().float().requires_grad_() for p in params] if method == "Kahan" else params
+    rounding_errors = [torch.zeros_like(p) for p in params]
     optimizer = aimopt.RADAR(
         stepped,
         lr=3e-4,
-        stochastic_rounding=way != "nearest",
-        state_dtype="bfloat16" if way == "stochastic, state too" else None,
+        stochastic_rounding=method != "nearest",
+        state_dtype="bfloat16" if method == "stochastic, state too" else None,
     )
     order = torch.Generator().manual_seed(seed)
     for _ in range(STEPS):
         batch = torch.randint(len(images), (BATCH,), generator=order)
         optimizer.zero_grad()
         cross_entropy(model(images[batch].to(dtype)).float(), labels[batch]).backward()
-        if way == "Kahan":
+        if method == "Kahan":
             with torch.no_grad():
-                for p, exact, cut in zip(params, stepped, lost, strict=True):
-                    exact.copy_(p.float() + cut.float())
+                for p, exact, error in zip(params, stepped, rounding_errors, strict=True):
+                    exact.copy_(p.float() + error.float())
                     exact.grad = None if p.grad is None else p.grad.float()
                     p.grad = None
                 optimizer.step()
-                for p, exact, cut in zip(params, stepped, lost, strict=True):
+                for p, exact, error in zip(params, stepped, rounding_errors, strict=True):
                     p.copy_(exact)
-                    cut.copy_(exact - p.float())
+                    error.copy_(exact - p.float())
         else:
             optimizer.step()
     with torch.no_grad():
@@ -70,11 +70,11 @@ def main() -> None:
     digits = load_digits()
     images, labels = torch.tensor(digits.data / 16 - 0.5), torch.tensor(digits.target)
     torch.set_num_threads(1)
-    ways = ("float32", "nearest", "stochastic", "Kahan", "stochastic, state too")
+    methods = ("float32", "nearest", "stochastic", "Kahan", "stochastic, state too")
     print(f"training loss after {STEPS} steps of RADAR, {SEEDS} seeds: mean ± standard deviation")
-    for way in ways:
-        losses = [train(way, seed, images.float(), labels) for seed in range(SEEDS)]
-        print(f"  {way:<24}{statistics.mean(losses):.4f} ± {statistics.stdev(losses):.4f}")
+    for method in methods:
+        losses = [train(method, seed, images.float(), labels) for seed in range(SEEDS)]
+        print(f"  {method:<24}{statistics.mean(losses):.4f} ± {statistics.stdev(losses):.4f}")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import os
 import random
 from collections.abc import Callable, Iterator
 
-from aimopt.lab import provenance
-from aimopt.lab.config import RunConfig
-from aimopt.lab.runs import Run
-from aimopt.lab.store import Store
-from aimopt.lab.study import Study, compare, sensitivity
-from aimopt.lab.tasks import available
-from aimopt.lab.tasks.task import Measure
+from aimopt.lab.protocol.recipes import compare, sensitivity
+from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.task import Measure
+from aimopt.lab.protocol.tasks import available
+from aimopt.lab.results import sessions
+from aimopt.lab.results.run import Run
+from aimopt.lab.results.store import Store
 
 import torch  # isort: skip
 
@@ -47,7 +48,7 @@ def write_study(store: Store, study: Study) -> int:
     """Write every run of a study, the search first: it decides on the others."""
     store.save_study(study)
     task, runs = study.make_task(), dict[str, Run]()
-    session = provenance.session(torch.device("cpu"), "0" * 64, 0)
+    session = sessions.describe_session(torch.device("cpu"), "0" * 64, 0)
     while todo := [cell.config for cell in study.cells(runs) if cell.config.identity not in runs]:
         for config in todo:
             if config.identity not in runs:
@@ -57,13 +58,13 @@ def write_study(store: Store, study: Study) -> int:
 
 def write_run(store: Store, config: RunConfig, session: dict[str, object], measures: tuple[Measure, Measure]) -> Run:
     """One run, with curves that depend on its learning rate and seed."""
-    work = store.work(config)
-    assert work is not None
-    work.begin(config)
-    work.join(session)
+    writer = store.claim_run(config)
+    assert writer is not None
+    writer.begin(config)
+    writer.add_session(session)
     records = list(history(config, measures))
-    work.result("finished", "", records, {"seconds": 60.0, "parameters": 10**5, "initial": str(config.seed)})
-    work.release()
+    writer.write_result("finished", "", records, {"seconds": 60.0, "parameters": 10**5, "initial": str(config.seed)})
+    writer.release()
     return Run(config=config, status="finished", history=records)
 
 

@@ -1,8 +1,8 @@
 """Our Soft Actor-Critic against stable-baselines3's: the same pendulum, settings, optimizer, budget and evaluation.
 
-Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini`, except for what
-stable-baselines3 fixes (the bounds of the standard deviation). A return is the mean over ten
-episodes of the policy's mode, from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
+Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini`, except the bounds
+of the standard deviation, which stable-baselines3 fixes. A return is the mean over ten episodes of the policy's mode,
+from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
 """
 
 import statistics
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC
 
-from aimopt.lab.randomness import derive
-from aimopt.lab.tasks import Context
-from aimopt.lab.tasks.sac import Pendulum
+from aimopt.lab.protocol.randomness import derive
+from aimopt.lab.protocol.task import Context
+from aimopt.paper.tasks.sac import Pendulum
 
 STEPS, EVERY, SEEDS = 5000, 1000, 3
-TASK = Pendulum.at("mini", {"log_std": (-20.0, 2.0), "lr": 1e-3, "evaluation_episodes": 10})
+TASK = Pendulum.at_scale("mini", {"log_std": (-20.0, 2.0), "lr": 1e-3, "evaluation_episodes": 10})
 
 
 def ours(seed: int) -> list[float]:
@@ -49,25 +49,25 @@ def theirs(seed: int) -> list[float]:
     returns = []
     for _ in range(STEPS // EVERY):
         model.learn(EVERY, reset_num_timesteps=False)
-        returns.append(_evaluate(lambda seen: model.predict(seen, deterministic=True)[0], seed))
+        returns.append(_evaluate(lambda observation: model.predict(observation, deterministic=True)[0], seed))
     return returns
 
 
 def _evaluate(act: Callable[[np.ndarray], np.ndarray], seed: int) -> float:
-    """As `training.evaluate`, in gymnasium's own loop."""
-    world = gymnasium.make(TASK.environment)
+    """As `training.evaluate`, in a loop of gymnasium."""
+    environment = gymnasium.make(TASK.environment)
     total = 0.0
     for number in range(TASK.evaluation_episodes):
-        seen, over = world.reset(seed=derive(seed, "evaluation", "test", number))[0], False
-        while not over:
-            seen, reward, terminated, truncated, _ = world.step(act(seen))
-            total, over = total + float(reward), terminated or truncated
+        observation, ended = environment.reset(seed=derive(seed, "evaluation", "test", number))[0], False
+        while not ended:
+            observation, reward, terminated, truncated, _ = environment.step(act(observation))
+            total, ended = total + float(reward), terminated or truncated
     return total / TASK.evaluation_episodes
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"return on {TASK.environment} after so many updates, {SEEDS} seeds: mean ± standard deviation")
+    print(f"return on {TASK.environment} over the number of updates, {SEEDS} seeds: mean ± standard deviation")
     print(f"  {'':<20}" + "".join(f"{steps:>14}" for steps in range(EVERY, STEPS + 1, EVERY)))
     for name, run in (("aimopt", ours), ("stable-baselines3", theirs)):
         columns = zip(*(run(seed) for seed in range(SEEDS)), strict=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from aimopt.lab.store import Store
+from aimopt.lab.results.store import Store
 
 # Random configurations are new at every run, but in CI always the same: a change is judged by what it changed.
 settings.register_profile("ci", derandomize=True)

@@ -1,4 +1,4 @@
-"""Runs that change hands: torch's Adam family and pytorch-rad to RADAR, RADAR to torch, and what is refused."""
+"""Runs that another optimizer continues: torch's Adam family and pytorch-rad to RADAR, RADAR to torch; refusals."""
 
 import copy
 import io
@@ -11,7 +11,7 @@ import torch
 
 import aimopt
 from aimopt import AIM, RADAR
-from driving import advance, assert_same, drive, flat, parameters
+from optimizer_driver import advance, assert_same, drive, flat, parameters
 
 SHAPES = ((4, 3), (5,))
 
@@ -71,7 +71,7 @@ def test_an_amsgrad_run_keeps_its_maximum() -> None:
 
 
 @pytest.mark.parametrize("ours", [aimopt.AdamW, aimopt.Adam])
-def test_our_adam_and_torch_s_exchange_checkpoints_both_ways(ours: Any) -> None:
+def test_our_adam_and_torchs_load_each_others_checkpoints(ours: Any) -> None:
     theirs = getattr(torch.optim, ours.__name__)
     straight = drive(lambda p: theirs(p, lr=0.01, weight_decay=0.1), parameters(SHAPES), 25)
     for first, second in ((ours, theirs), (theirs, ours)):
@@ -82,7 +82,7 @@ def test_our_adam_and_torch_s_exchange_checkpoints_both_ways(ours: Any) -> None:
         assert_same(flat(params), straight)
 
 
-def test_torch_s_adamw_continues_a_radar_run() -> None:
+def test_torchs_adamw_continues_a_radar_run() -> None:
     radar, params = begun(RADAR, zeta=1e-14, weight_decay=0.1)
     adamw = torch.optim.AdamW(params, lr=0.5)
     adamw.load_state_dict(through_a_file(radar.state_dict()))
@@ -99,7 +99,7 @@ def test_torch_s_adamw_continues_a_radar_run() -> None:
     assert radar.param_groups[0]["gamma"] == 0.1
 
 
-def test_the_state_is_eight_bytes_a_float32_parameter() -> None:
+def test_the_state_has_eight_bytes_per_float32_parameter() -> None:
     params = parameters(SHAPES, torch.float32)
     radar = RADAR(params)
     advance(radar, params, 1)
@@ -133,8 +133,8 @@ def test_radar_continues_pytorch_rad_0_2_0_exactly() -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 0.9])
-def test_the_plain_average_is_recovered_from_the_filtered_one(gamma: float) -> None:
-    """By the recursions themselves; where γ = β1 the average cannot matter."""
+def test_the_plain_average_is_computed_from_the_filtered_one(gamma: float) -> None:
+    """With the recursions themselves. If γ = β1, the average has no effect."""
     from aimopt.checkpoints import _plain_average
 
     beta, generator = 0.9, torch.Generator().manual_seed(0)
@@ -195,7 +195,7 @@ def test_scheduler_keys_survive() -> None:
     assert radar.param_groups[0]["initial_lr"] == 0.01
 
 
-def test_parameters_without_state_start_afresh() -> None:
+def test_parameters_without_state_start_from_zero() -> None:
     radar, params = begun(RADAR)
     saved = radar.state_dict()
     del saved["state"][1]
@@ -204,7 +204,7 @@ def test_parameters_without_state_start_afresh() -> None:
     assert list(other.state) == params[:1]
 
 
-def test_the_user_s_hooks_see_the_checkpoint_first_and_the_state_last() -> None:
+def test_user_hooks_run_before_and_after_the_conversion() -> None:
     params = parameters(SHAPES, torch.bfloat16)
     radar = RADAR(params, 0.01)
     advance(radar, params, 2)
@@ -220,7 +220,7 @@ def test_the_user_s_hooks_see_the_checkpoint_first_and_the_state_last() -> None:
     assert len(other._optimizer_load_state_dict_pre_hooks) == 1
 
 
-def test_the_user_s_state_dict_hooks_may_wrap() -> None:
+def test_user_hooks_may_wrap_the_state_dict() -> None:
     radar, _ = begun(RADAR)
     radar.register_state_dict_post_hook(lambda _, state_dict: {"wrapped": state_dict})
     assert radar.state_dict()["wrapped"]["param_groups"][0]["eps"] == 1e-8
@@ -255,7 +255,7 @@ def test_torch_muon_runs_are_continued() -> None:
     assert_same(flat(params), straight)
 
 
-def test_a_scalar_s_state_is_not_taken_for_a_vector_s() -> None:
+def test_the_state_of_a_scalar_is_not_used_for_a_vector() -> None:
     (scalar,) = parameters([()])
     optimizer = RADAR([scalar])
     advance(optimizer, [scalar], 1)
@@ -263,7 +263,7 @@ def test_a_scalar_s_state_is_not_taken_for_a_vector_s() -> None:
         RADAR(parameters([(3,)])).load_state_dict(optimizer.state_dict())
 
 
-def test_a_checkpoint_with_a_bad_value_is_refused() -> None:
+def test_a_checkpoint_with_an_invalid_value_is_refused() -> None:
     radar, params = begun(RADAR)
     saved = radar.state_dict()
     for key, bad in (("decoupled_weight_decay", 1), ("zeta", -1.0), ("lr", float("nan"))):
@@ -281,9 +281,9 @@ def test_betas_of_another_meaning_are_not_adopted() -> None:
     assert averaging.param_groups[0]["lr"] == 0.01
 
 
-def test_lion_does_not_take_adam_s_run_for_its_own() -> None:
+def test_lion_refuses_a_run_of_adam() -> None:
     adamw, params = begun(torch.optim.AdamW)
-    with pytest.raises(ValueError, match="'exp_avg_sq' means nothing here"):
+    with pytest.raises(ValueError, match="'exp_avg_sq' has no meaning here"):
         aimopt.Lion(params).load_state_dict(adamw.state_dict())
 
 
@@ -323,7 +323,7 @@ def test_wrong_shapes_name_the_parameter() -> None:
         RADAR(params).load_state_dict({"model": {}})
 
 
-def test_a_checkpoint_of_other_parts_with_the_same_state_is_continued_by_ours() -> None:
+def test_a_checkpoint_does_not_change_our_parts() -> None:
     """An EMA/Adaptive run is not turned back into one when RADAR loads it."""
     ours, params = begun(aimopt.AdamW)
     radar = RADAR(params)
@@ -332,7 +332,7 @@ def test_a_checkpoint_of_other_parts_with_the_same_state_is_continued_by_ours() 
     assert radar.param_groups[0]["filter"] == "GradientDifference"
 
 
-def test_changing_a_part_in_mid_run_begins_only_the_state_it_lacks() -> None:
+def test_changing_a_part_during_a_run_makes_only_the_missing_state() -> None:
     params = parameters(SHAPES)
     optimizer = AIM(params, 0.01, filter=aimopt.EMA(), geometry=aimopt.Adaptive())
     advance(optimizer, params, 3)
@@ -345,7 +345,7 @@ def test_changing_a_part_in_mid_run_begins_only_the_state_it_lacks() -> None:
     assert not torch.equal(optimizer.state[params[0]]["exp_avg"], average)
 
 
-def test_loaded_state_takes_the_precision_of_the_model_and_counts_are_made_numbers() -> None:
+def test_loaded_state_gets_the_precision_of_the_model() -> None:
     single, double = parameters(dtype=torch.float32), parameters()
     writer, reader = aimopt.RADAR(single), aimopt.RADAR(double, fused=True)
     advance(writer, single, 2)
@@ -360,7 +360,7 @@ def test_loaded_state_takes_the_precision_of_the_model_and_counts_are_made_numbe
 
 
 def damaged(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """A state dict of RADAR with another value at one place."""
+    """A state dict of RADAR with one value replaced."""
     optimizer, _ = begun(RADAR)
     state_dict = copy.deepcopy(optimizer.state_dict())
     place = state_dict
@@ -397,7 +397,7 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (("param_groups", 0, "skipped_steps"), "x", "'skipped_steps' of group 0"),
         (("param_groups", 0, "maximize"), torch.ones(2), "maximize must be one of"),
         (("param_groups", 0, "gamma"), 10**400, "gamma must be a number"),
-        (("state", "0"), {}, "state of parameter '0', which none of its groups lists"),
+        (("state", "0"), {}, "state of parameter '0', but its groups list only"),
         (("state", 0), [1], "state of parameter 0 must be a dict"),
         (("state", 0, "spare"), range(2), "'spare' is a range, which is no state"),
         (("state", 0, "spare"), torch.zeros(2, device="meta"), "'spare' must be an ordinary dense tensor"),
@@ -424,7 +424,7 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (MOMENT, torch.zeros(3, 4), r"has shape \(4, 3\) and the checkpoint's 'exp_avg' for it \(3, 4\)"),
     ],
 )
-def test_a_malformed_checkpoint_gets_a_sentence_and_changes_nothing(path: Any, value: Any, match: str) -> None:
+def test_a_malformed_checkpoint_is_refused_and_changes_nothing(path: Any, value: Any, match: str) -> None:
     optimizer, params = begun(RADAR)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=match):
@@ -437,7 +437,7 @@ def test_a_malformed_checkpoint_gets_a_sentence_and_changes_nothing(path: Any, v
 
 
 @pytest.mark.parametrize("given", [None, "checkpoint.pt", torch.zeros(3), (1, 2), {}, {"state": {}}])
-def test_what_is_no_state_dict_at_all_gets_a_sentence(given: Any) -> None:
+def test_a_value_that_is_not_a_state_dict_is_refused(given: Any) -> None:
     optimizer, _ = begun(RADAR)
     with pytest.raises(ValueError, match=r"pass what optimizer.state_dict\(\) returned: .* got a"):
         optimizer.load_state_dict(given)
@@ -453,7 +453,7 @@ def test_a_buffer_whose_memory_was_freed_is_refused(key: str) -> None:
         optimizer.load_state_dict(state_dict)
 
 
-def test_a_real_buffer_is_no_state_of_a_complex_parameter() -> None:
+def test_a_real_buffer_is_refused_for_a_complex_parameter() -> None:
     params = parameters(((3,),), torch.complex128)
     optimizer = RADAR(params)
     advance(optimizer, params, 2)

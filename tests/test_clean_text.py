@@ -1,4 +1,4 @@
-"""What reaches a terminal is text: nothing that a terminal obeys."""
+"""Only printable text reaches a terminal: no character that it would execute."""
 
 import io
 import sys
@@ -10,15 +10,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from aimopt.clean_text import clean_output, one_line, printable
 from aimopt.cli import main
-from aimopt.lab.console import CleanConsole
+from aimopt.lab.execution.console import CleanConsole
+from aimopt.messages.clean_text import clean_output, one_line, printable
 
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\rc\x00d\u202ee\u2028f\x9b2Jg\udc80h\U000e0041i"
 SHOWN = r"a\x1b]52;c;ZXZpbA==\x07b\x0dc\x00d\u202ee\u2028f\x9b2Jg\udc80h\U000e0041i"
 
 
-def test_every_character_that_does_something_is_shown_as_its_escape() -> None:
+def test_every_character_with_an_effect_is_escaped() -> None:
     assert printable(HOSTILE) == SHOWN
     assert printable(SHOWN) == SHOWN
     for code in (*range(0x10000), *range(0xE0000, 0xE1000)):
@@ -26,16 +26,16 @@ def test_every_character_that_does_something_is_shown_as_its_escape() -> None:
             assert printable(chr(code)).isprintable()
 
 
-def test_ordinary_text_stays() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     text = "RADAR(γ=0.1) ± 3 µs → 50\u202f% of “naïve” 文字\n\tnext"
     assert printable(text) == text
 
 
-def test_one_line_is_one() -> None:
+def test_one_line_has_no_line_breaks() -> None:
     assert one_line("a\r\n b\u2028\x1dc\td\x0b") == "a b c d"
 
 
-def test_the_command_line_shows_what_it_was_given_and_does_not_obey_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_escapes_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     valid = HOSTILE.replace("\udc80", "")  # half a pair of surrogates is refused before anything else
     for refused in (["compare", "digits", "--nothing", HOSTILE], ["run", f"{HOSTILE}.toml"], ["compare", HOSTILE]):
         with pytest.raises(SystemExit):
@@ -47,7 +47,7 @@ def test_the_command_line_shows_what_it_was_given_and_does_not_obey_it(capsys: p
     assert not set(HOSTILE) & set(shown) - set("abcdefghi]52;ZXpA=J")
 
 
-def test_what_is_printed_elsewhere_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_outside_the_context_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout
     with clean_output():
         sys.stdout.writelines(["\x07", "\n"])
@@ -57,7 +57,7 @@ def test_what_is_printed_elsewhere_is_left_alone(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "\\x07\n\x07\n"
 
 
-def test_a_console_keeps_its_own_codes_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_console_keeps_only_its_own_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with clean_output():
         console = CleanConsole(force_terminal=True, width=200, color_system="standard", legacy_windows=False)
         table = Table()

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import aimopt
-from driving import ALL, assert_same, flat, parameters, push, shapes_for
+from optimizer_driver import ALL, assert_same, flat, parameters, push, shapes_for
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's compiler warns of its own affairs
 
@@ -35,7 +35,7 @@ def compiled_and_eager(build: Any, shapes: Any, steps: int, *, backend: str = "a
 
 
 @pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
-def test_one_graph_whatever_the_learning_rate(Optimizer: Any) -> None:
+def test_one_graph_for_all_learning_rates(Optimizer: Any) -> None:
     def build(params: Any) -> Any:
         return Optimizer(params, lr=torch.tensor(0.01, dtype=torch.float64), weight_decay=0.1)
 
@@ -44,13 +44,13 @@ def test_one_graph_whatever_the_learning_rate(Optimizer: Any) -> None:
     assert_same(ours, reference, 1e-5)  # compiled step counts are float32 tensors, as in torch
 
 
-def test_a_number_as_learning_rate_is_traced_once_more_and_then_no_more() -> None:
+def test_a_number_as_learning_rate_is_traced_twice() -> None:
     ours, reference, graphs = compiled_and_eager(lambda p: aimopt.RADAR(p, lr=0.01), shapes_for(aimopt.RADAR), 8)
     assert graphs == 2
     assert_same(ours, reference, 1e-5)
 
 
-def test_a_hybrid_optimizer_with_the_default_backend() -> None:
+def test_combined_optimizers_with_the_default_backend() -> None:
     def build(params: Any) -> Any:
         return aimopt.groups.combine(aimopt.Muon(params[:1], 0.01), aimopt.RADAR(params[1:], 0.01))
 
@@ -58,7 +58,7 @@ def test_a_hybrid_optimizer_with_the_default_backend() -> None:
     assert_same(ours, reference, 2e-3)  # Newton–Schulz runs in bfloat16, which inductor rounds elsewhere
 
 
-def test_a_changed_hyperparameter_is_seen() -> None:
+def test_a_changed_hyperparameter_takes_effect() -> None:
     torch._dynamo.reset()
     eager, traced = parameters([(5,)]), parameters([(5,)])
     reference, optimizer = aimopt.RADAR(eager, 0.01), aimopt.RADAR(traced, 0.01)

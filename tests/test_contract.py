@@ -14,7 +14,19 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM
-from driving import ALL, EXCEPT_MATRICES, MATRICES, advance, assert_same, drive, flat, parameters, push, shapes_for
+from optimizer_driver import (
+    ALL,
+    EXCEPT_MATRICES,
+    MATRICES,
+    advance,
+    assert_same,
+    count_paths,
+    drive,
+    flat,
+    parameters,
+    push,
+    shapes_for,
+)
 
 every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
 every_element_wise = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
@@ -33,13 +45,19 @@ def test_the_named_optimizers_only_pick_parts() -> None:
 
 
 @every
-def test_foreach_is_the_plain_path(Optimizer: Class) -> None:
+def test_foreach_equals_the_plain_path(Optimizer: Class) -> None:
     for options in ({}, dict(maximize=True), dict(weight_decay=0.1)):
-        assert_same(end(Optimizer, foreach=True, **options), end(Optimizer, foreach=False, **options))
+        with count_paths() as foreach_paths:
+            foreach = end(Optimizer, foreach=True, **options)
+        with count_paths() as plain_paths:
+            plain = end(Optimizer, foreach=False, **options)
+        assert set(foreach_paths) == {"foreach"}
+        assert set(plain_paths) == {"plain"}
+        assert_same(foreach, plain)
 
 
 @every
-def test_capturable_keeps_step_counts_where_the_parameters_are(Optimizer: Class) -> None:
+def test_capturable_stores_step_counts_on_the_parameters_device(Optimizer: Class) -> None:
     assert_same(end(Optimizer, capturable=True), end(Optimizer), 1e-5)
     meta = [torch.zeros(shape, device="meta", requires_grad=True) for shape in shapes_for(Optimizer)]
     optimizer = Optimizer(meta, lr=0.01, capturable=True)
@@ -50,7 +68,7 @@ def test_capturable_keeps_step_counts_where_the_parameters_are(Optimizer: Class)
 
 
 @every
-def test_a_tensor_lr_is_a_number_lr_and_is_not_written(Optimizer: Class) -> None:
+def test_a_tensor_lr_equals_a_number_lr_and_is_not_written(Optimizer: Class) -> None:
     for lr in (torch.tensor(0.01, dtype=torch.float64), torch.tensor([0.01], dtype=torch.float64)):
         for foreach in (False, True):
             build = lambda p, lr=lr, f=foreach: Optimizer(p, lr=lr, foreach=f)  # noqa: E731
@@ -133,7 +151,7 @@ def test_missing_empty_and_zero_gradients(Optimizer: Class) -> None:
 
 
 @every
-def test_parameters_of_one_group_may_have_seen_different_numbers_of_steps(Optimizer: Class) -> None:
+def test_parameters_of_one_group_may_have_different_step_counts(Optimizer: Class) -> None:
     results = []
     for foreach in (False, True):
         params = parameters(shapes_for(Optimizer))
@@ -238,7 +256,7 @@ def test_sparse_gradients_are_refused(Optimizer: Class) -> None:
 
 
 @every
-def test_nonfinite_gradients_propagate_unless_they_are_to_be_skipped(Optimizer: Class) -> None:
+def test_nonfinite_gradients_propagate_unless_skipped(Optimizer: Class) -> None:
     for bad in (torch.nan, torch.inf, -torch.inf):
         params = parameters(shapes_for(Optimizer))
         skipping = Optimizer([{"params": params[:1]}, {"params": params[1:]}], lr=0.01, skip_nonfinite=True)
@@ -315,7 +333,7 @@ def test_a_group_can_be_added_later(Optimizer: Class) -> None:
 
 
 @every
-def test_copies_and_pickles_go_on_alike(Optimizer: Class) -> None:
+def test_copies_and_pickles_continue_equally(Optimizer: Class) -> None:
     params = parameters(shapes_for(Optimizer))
     optimizer = Optimizer(params, lr=0.01)
     advance(optimizer, params, 4)
@@ -342,8 +360,8 @@ def test_saving_and_loading(Optimizer: Class) -> None:
 
 
 @pytest.mark.parametrize("size", [1e20, 1e30])
-def test_amsgrad_survives_huge_gradients_as_torch_s_does(size: float) -> None:
-    """Below the overflow of v, and beyond: then the maximum stays infinite, and the parameter where it is."""
+def test_amsgrad_handles_huge_gradients_as_torch_does(size: float) -> None:
+    """Below the overflow of v, and above: then the maximum stays infinite, and the parameter does not move."""
     ends = []
     for AdamW in (torch.optim.AdamW, aimopt.AdamW):
         p = torch.ones(3, requires_grad=True)
@@ -368,7 +386,7 @@ def test_gradients_with_a_conjugate_bit() -> None:
     assert torch.equal(*ends)
 
 
-def test_a_step_that_cannot_be_taken_leaves_every_group_alone() -> None:
+def test_a_refused_step_changes_no_group() -> None:
     first, second = parameters([(3,), (4, 2)])
     optimizer = aimopt.RADAR([{"params": [first]}, {"params": [second]}], 0.1)
     before = flat([first, second])
@@ -385,7 +403,7 @@ def test_a_step_that_cannot_be_taken_leaves_every_group_alone() -> None:
     assert not optimizer.state
 
 
-def test_muon_of_a_size_that_networks_have() -> None:
+def test_muon_on_a_matrix_of_realistic_size() -> None:
     """On a CPU without usable bfloat16 instructions a bfloat16 product of this size would end the process."""
     params = parameters([(96, 64), (64, 96)], torch.float32)
     advance(aimopt.Muon(params, 0.01), params, 3)

@@ -1,4 +1,4 @@
-"""Every filter × geometry × correction: it runs, and alike on every path, or it is refused with a reason."""
+"""Every filter × geometry × correction runs equally on every path, or is refused with a reason."""
 
 import copy
 import itertools
@@ -12,8 +12,8 @@ import torch
 
 import aimopt
 from aimopt import AIM, Belief, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
-from aimopt.components import Component, Correction, Filter, Geometry
-from driving import MATRICES, assert_same, drive, flat, parameters, push
+from aimopt.parts.component import Component, Correction, Filter, Geometry
+from optimizer_driver import MATRICES, assert_same, count_paths, drive, flat, parameters, push
 
 
 def final(axis: type[Component]) -> list[Any]:
@@ -53,7 +53,7 @@ def closure_for(params: Any, step: int) -> Any:
     return closure
 
 
-def test_all_the_parts_are_found() -> None:
+def test_all_parts_are_tested() -> None:
     assert {"EMA", "HeavyBall", "GradientDifference", "Lookback", "AdanPair"} <= set(map(name, FILTERS))
     assert {"Euclidean", "Adaptive", "Relativistic", "Belief", "Sign", "Spectral"} <= set(map(name, GEOMETRIES))
     assert {"Direct", "FixedPoint", "MixThenMap", "Secant", "ExactQuadratic"} <= set(map(name, CORRECTIONS))
@@ -62,7 +62,7 @@ def test_all_the_parts_are_found() -> None:
 @pytest.mark.parametrize("filter", FILTERS, ids=repr)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
 @pytest.mark.usefixtures("float64_scalars")
-def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry: Any) -> None:
+def test_every_composition_runs_equally_on_every_path_or_is_refused(filter: Any, geometry: Any) -> None:
     if not geometry.linear and hasattr(filter, "bias_correction"):
         # At the first step a corrected m is g, and the sign of g − m is that of a rounding error.
         filter = replace(filter, bias_correction=False)
@@ -73,6 +73,8 @@ def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry
                 build(parameters(MATRICES), cell)
             continue
         ends = []
+        fusible = not geometry.matrices_only and not correction.evaluates_again
+        options: dict[str, Any]
         for options in (
             {"foreach": False},
             {"foreach": True},
@@ -83,8 +85,14 @@ def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry
         ):
             params = parameters(MATRICES)
             optimizer = build(params, cell, **options)
-            for step in range(8):
-                optimizer.step(closure_for(params, step))
+            with count_paths() as paths:
+                for step in range(8):
+                    optimizer.step(closure_for(params, step))
+            if "foreach" in options:
+                assert set(paths) == {"foreach" if options["foreach"] else "plain"}
+            else:
+                assert ("fused" in paths) == fusible
+                assert not (fusible and set(paths) - {"fused"})
             ends.append(flat(params))
         assert ends[0].isfinite().all()
         assert (ends[0] - flat(parameters(MATRICES))).abs().max() > 1e-3
@@ -92,7 +100,7 @@ def test_every_cell_runs_alike_on_every_path_or_is_refused(filter: Any, geometry
             assert_same(end, ends[0], 1e-12)
 
 
-def test_a_table_1_of_the_paper_is_constructible() -> None:
+def test_table_1_of_the_paper_can_be_constructed() -> None:
     """Four geometries by three columns; the third has two approximations that every geometry takes."""
     filter = aimopt.EMA()
     columns = [aimopt.Direct(), FixedPoint(), FixedPoint(iterations=3), aimopt.Secant()]
@@ -103,7 +111,7 @@ def test_a_table_1_of_the_paper_is_constructible() -> None:
 def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
     from torch import Tensor
 
-    from aimopt.components import State, Step
+    from aimopt.parts.component import State, Step
 
     @dataclass(frozen=True)
     class Softened(Geometry):
@@ -120,8 +128,12 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
 
     cell = (aimopt.EMA(), Softened(0.5), FixedPoint())
     plain = drive(lambda p: build(p, cell, foreach=False), parameters(), 10)
-    listed = drive(lambda p: build(p, cell, foreach=True), parameters(), 10)
-    assert_same(listed, plain)
+    with count_paths() as paths:
+        assert_same(drive(lambda p: build(p, cell, foreach=True), parameters(), 10), plain)
+    assert set(paths) == {"foreach"}
+    with count_paths() as paths:
+        assert_same(drive(lambda p: build(p, cell), parameters(), 10), plain)
+    assert set(paths) == {"fused"}
     optimizer = build(parameters(), cell)
     assert optimizer.param_groups[0]["geometry"] == "Softened"
     assert optimizer.param_groups[0]["width"] == 0.5
@@ -130,8 +142,8 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
         type("Sign", (Geometry,), {})
 
 
-def test_a_user_s_part_may_use_tensor_methods_torch_has_no_list_kernel_for() -> None:
-    from aimopt.tensors import TensorList
+def test_a_users_part_may_use_methods_without_a_multi_tensor_kernel() -> None:
+    from aimopt.parts.tensor_list import TensorList
 
     listed = TensorList([torch.tensor([1.0, -2.0]), torch.tensor(3.0)])
     assert [x.tolist() for x in listed.tanh().items] == [
@@ -171,7 +183,7 @@ def test_a_part_may_be_redefined_as_in_a_notebook() -> None:
         assert_same(before - x.detach(), torch.full_like(before, 0.1 * 2 * step))
 
 
-def test_a_field_must_not_take_a_name_the_group_needs() -> None:
+def test_a_field_with_a_reserved_name_is_refused() -> None:
     @dataclass(frozen=True)
     class Greedy(Geometry):
         lr: float = 7.0
@@ -231,7 +243,7 @@ def test_a_zero_matrix_has_no_direction() -> None:
         (lambda: ExactQuadratic(cg_iterations=0), "cg_iterations must be"),
     ],
 )
-def test_a_bad_hyperparameter_gets_a_sentence(make: Any, message: str) -> None:
+def test_an_invalid_hyperparameter_is_refused_with_a_message(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -291,7 +303,7 @@ def test_only_the_corrections_in_use_need_a_closure() -> None:
         (ExactQuadratic(), torch.float64),
     ],
 )
-def test_a_step_whose_second_evaluation_fails_leaves_everything_as_it_was(
+def test_a_step_with_a_failing_second_evaluation_changes_nothing(
     correction: Any, foreach: bool, dtype: torch.dtype
 ) -> None:
     params = parameters(MATRICES, dtype)
@@ -330,7 +342,7 @@ def test_a_step_whose_second_evaluation_fails_leaves_everything_as_it_was(
     assert all(torch.equal(after["state"][i][key], state[i][key]) for i in state for key in state[i])
 
 
-def test_exact_quadratic_says_when_there_is_no_minimum() -> None:
+def test_exact_quadratic_raises_an_error_if_there_is_no_minimum() -> None:
     (x,) = parameters([(3,)])
     before = x.detach().clone()
     optimizer = AIM([x], 1.0, filter=aimopt.EMA(), geometry=aimopt.Euclidean(), correction=ExactQuadratic(ell=1.0))
@@ -364,7 +376,7 @@ def test_matrices_of_one_shape_are_orthogonalized_together_up_to_a_size(
     assert batches[:4] == [3, 1, 1, 1]  # four of 6×4 in batches of at most three, then 4×6 and the kernel
 
 
-def test_a_step_that_fails_in_one_of_its_parameters_leaves_all_as_they_were() -> None:
+def test_a_step_that_fails_for_one_parameter_changes_none() -> None:
     @dataclass(frozen=True)
     class Picky(Geometry):
         linear = True

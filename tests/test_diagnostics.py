@@ -1,4 +1,4 @@
-"""The side channel: right figures, no effect on the run."""
+"""Diagnostics: the figures are correct, and observing does not change the run."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 import aimopt
 from aimopt import RADAR
-from driving import ALL, advance, assert_same, flat, parameters, push, shapes_for
+from optimizer_driver import ALL, advance, assert_same, flat, parameters, push, shapes_for
 
 
 @pytest.mark.parametrize("foreach", [False, True])
@@ -35,7 +35,7 @@ def test_the_figures_of_a_step(foreach: bool) -> None:
 
 
 @pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
-def test_watching_changes_nothing(Optimizer: Any) -> None:
+def test_observing_does_not_change_the_run(Optimizer: Any) -> None:
     ends = []
     for watched in (False, True):
         params = parameters(shapes_for(Optimizer))
@@ -52,7 +52,7 @@ def test_watching_changes_nothing(Optimizer: Any) -> None:
     assert observed.steps == 5
 
 
-def test_nothing_is_read_from_the_device_before_read() -> None:
+def test_only_read_waits_for_the_device() -> None:
     p = torch.zeros(3, device="meta", requires_grad=True)
     p.grad = torch.zeros_like(p)
     optimizer = RADAR([p], capturable=True)
@@ -94,7 +94,7 @@ def test_observers_do_not_disturb_each_other_and_a_skipped_step_is_not_logged_ag
     assert len(logged) == count
 
 
-def test_after_a_resume_the_logged_step_goes_on() -> None:
+def test_after_a_resume_the_logged_step_continues() -> None:
     params = parameters()
     optimizer = RADAR(params, 0.01)
     advance(optimizer, params, 7)
@@ -115,7 +115,7 @@ def test_nu_under_a_tensor_learning_rate(ell: float | None) -> None:
     assert watch.read()[0]["nu"] == pytest.approx(0.9)
 
 
-def test_nu_is_told_only_where_the_step_has_that_form() -> None:
+def test_nu_is_reported_only_if_the_step_has_that_form() -> None:
     for correction, has in ((aimopt.MixThenMap(0.2), True), (aimopt.FixedPoint(), False), (aimopt.Secant(), False)):
         params = parameters()
         optimizer = aimopt.AIM(params, 0.01, filter=aimopt.EMA(), geometry=aimopt.Sign(), correction=correction)
@@ -135,7 +135,7 @@ def test_groups_that_did_not_move_have_no_figures() -> None:
     assert math.isnan(still["cosine"])
 
 
-def test_corrections_through_the_closure_are_watched_too() -> None:
+def test_corrections_that_evaluate_again_are_observed_too() -> None:
     params = parameters()
     optimizer = aimopt.AIM(
         params,

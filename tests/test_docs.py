@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.filterwarnings("default")
-def test_snippets_run(page: Path) -> None:
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some snippets write files
     snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert snippets
     exec(compile("\n".join(snippets), page.name, "exec"), {"__name__": "snippets"})
@@ -28,12 +30,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
 
 
+@pytest.mark.parametrize("module", ["aimopt", "aimopt.lab", "aimopt.theory"])
+def test_every_exported_name_is_documented_and_there(module: str) -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    exported = import_module(module)
+    for name in exported.__all__:
+        assert re.search(rf"\b{name}\b", text), f"{module}.{name}"
+        assert getattr(exported, name) is not None
+
+
 def test_importing_needs_torch_alone() -> None:
     """In a fresh interpreter, after torch, the package brings in nothing but itself and the standard library."""
     code = """
 import sys, torch
 before = {name.partition(".")[0] for name in sys.modules}
 import aimopt
+aimopt.RADAR
 after = {name.partition(".")[0] for name in sys.modules}
 print(sorted(after - before - sys.stdlib_module_names))
 """

@@ -8,7 +8,7 @@ from torch import nn
 
 import aimopt
 from aimopt import AIM, RADAR, Muon, groups
-from driving import advance, assert_same, flat, parameters, push
+from optimizer_driver import advance, assert_same, flat, parameters, push
 
 
 class Transformer(nn.Module):
@@ -39,7 +39,7 @@ def names(params: Any) -> set[str]:
     return {name for name, _ in params}
 
 
-def test_matrices_are_hidden_ones() -> None:
+def test_matrices_are_the_hidden_weights() -> None:
     split = groups.split(Transformer())
     assert names(split.matrices) == {
         "patch.weight",
@@ -53,7 +53,7 @@ def test_matrices_are_hidden_ones() -> None:
     assert split.frozen == ["frozen.weight", "frozen.bias"]
 
 
-def test_an_untied_head_is_decayed_but_no_matrix() -> None:
+def test_an_untied_head_is_decayed_but_is_not_a_matrix() -> None:
     split = groups.split(Transformer(tied=False))
     decayed, kept = split.rest(weight_decay=0.1)
     assert names(decayed["params"]) == {"head.weight"}
@@ -103,7 +103,7 @@ def test_odd_parameters() -> None:
     assert "shared.weight" not in names(groups.split(Odd(), head="same").matrices)
 
 
-def test_the_choice_is_explained() -> None:
+def test_every_decision_is_explained() -> None:
     table = groups.split(Transformer()).explain()
     lines = {line.split()[0]: line for line in table.splitlines()}
     assert "embedding, shared by 2 modules" in lines["embed.weight"]
@@ -114,7 +114,7 @@ def test_the_choice_is_explained() -> None:
     assert lines["scale"].split()[1:4] == ["1×8", "no", "no"]
 
 
-def test_a_hybrid_is_its_two_optimizers() -> None:
+def test_a_combination_steps_as_its_two_optimizers_do() -> None:
     shapes: Any = [(5, 4), (4, 9), (7,), (3,)]
     apart = parameters(shapes)
     muon, radar = Muon(apart[:2], 0.02, weight_decay=0.01), RADAR(apart[2:], 0.003, gamma=0.2)
@@ -135,7 +135,7 @@ def test_a_hybrid_is_its_two_optimizers() -> None:
     assert other.param_groups[1]["gamma"] == 0.2
 
 
-def test_a_hybrid_can_also_be_written_as_groups() -> None:
+def test_a_combination_can_also_be_written_as_groups() -> None:
     matrix, vector = parameters([(5, 4), (7,)])
     written: list[dict[str, Any]] = [
         {
@@ -153,7 +153,7 @@ def test_a_hybrid_can_also_be_written_as_groups() -> None:
     assert set(optimizer.state[matrix]) == {"step", "exp_avg"}
 
 
-def test_a_hybrid_trains_a_model_under_one_scheduler() -> None:
+def test_a_combination_trains_a_model_under_one_scheduler() -> None:
     torch.manual_seed(0)
     model = Transformer()
     split = groups.split(model)
@@ -176,7 +176,7 @@ def test_a_hybrid_trains_a_model_under_one_scheduler() -> None:
     assert torch.equal(model.frozen.weight, frozen)
 
 
-def test_what_cannot_be_combined() -> None:
+def test_optimizers_that_cannot_be_combined_are_refused() -> None:
     params = parameters([(2, 2)])
     with pytest.raises(ValueError, match="at least one"):
         groups.combine()

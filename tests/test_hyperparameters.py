@@ -1,4 +1,4 @@
-"""Hyperparameters: signatures, overrides by group, and a sentence for every mistake."""
+"""Hyperparameters: signatures, overrides by group, and an error message for every mistake."""
 
 import inspect
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import aimopt
-from driving import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
+from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
 
 every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
 every_element_wise = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
@@ -109,13 +109,13 @@ def test_named_parameters_and_create() -> None:
         (dict(foreach=True, differentiable=True), "leave foreach=None"),
     ],
 )
-def test_a_bad_hyperparameter_gets_a_sentence(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_hyperparameter_is_refused_with_a_message(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         aimopt.RADAR(parameters(), **options)
 
 
 @every
-def test_an_unknown_keyword_is_told_with_the_class_that_was_called(Optimizer: Class) -> None:
+def test_the_error_for_an_unknown_keyword_names_the_called_class(Optimizer: Class) -> None:
     name, params = Optimizer.__name__, parameters(shapes_for(Optimizer))
     for keyword in ("nothing", "eps", "amsgrad", "zeta", "momentum", "weight_deacy", "params_"):
         if keyword in inspect.signature(Optimizer).parameters:
@@ -132,22 +132,22 @@ def test_an_unknown_keyword_is_told_with_the_class_that_was_called(Optimizer: Cl
 @pytest.mark.parametrize(
     ("keyword", "hint"),
     [
-        ("eps", "write zeta=eps² instead, which stands under the root: zeta=1e-16 for eps=1e-8"),
+        ("eps", "write zeta=eps² instead, which is inside the square root: zeta=1e-16 for eps=1e-8"),
         ("amsgrad", "Adam, AdamW, AdaBelief, RAD take it, RADAR takes lr, betas, gamma"),
         ("rectify", "AdaBelief takes it, RADAR takes lr, betas, gamma"),
         ("gama", "did you mean 'gamma'?"),
         ("nothing", "known are lr, betas, gamma, ell, ell_ratio"),
     ],
 )
-def test_an_unknown_keyword_is_told_with_what_to_write_instead(keyword: str, hint: str) -> None:
+def test_the_error_for_an_unknown_keyword_says_what_to_write_instead(keyword: str, hint: str) -> None:
     with pytest.raises(TypeError) as caught:
         aimopt.create("radar", parameters(), **{keyword: 1})
     assert str(caught.value).startswith(f"RADAR() got an unexpected keyword argument {keyword!r}; {hint}")
 
 
 @every
-def test_a_bad_value_is_told_with_the_class_that_was_called(Optimizer: Class) -> None:
-    """Of every hyperparameter, whoever checks it, and of the parameters themselves."""
+def test_the_error_for_an_invalid_value_names_the_called_class(Optimizer: Class) -> None:
+    """For every hyperparameter, and for the parameters themselves."""
     name, params = Optimizer.__name__, parameters(shapes_for(Optimizer))
     lenient = (
         "params",
@@ -171,7 +171,7 @@ def test_a_bad_value_is_told_with_the_class_that_was_called(Optimizer: Class) ->
         Optimizer()
 
 
-def test_an_error_inside_a_users_optimizer_is_not_taken_for_the_callers() -> None:
+def test_a_keyword_that_a_users_optimizer_passes_on_is_checked() -> None:
     class Mine(aimopt.AIM):
         def __init__(self, params: Any, lr: float = 0.1, **options: Any):
             gamma = options.pop("gamma", 0.1)
@@ -183,7 +183,7 @@ def test_an_error_inside_a_users_optimizer_is_not_taken_for_the_callers() -> Non
         Mine(parameters(), delta=1)
 
 
-def test_a_bad_value_set_later_is_refused_at_the_next_step() -> None:
+def test_an_invalid_value_that_is_set_later_is_refused_at_the_next_step() -> None:
     params = parameters()
     optimizer = aimopt.RADAR(params)
     for key, bad, good in (("betas", (1.0, 0.9), (0.9, 0.99)), ("zeta", -1.0, 1e-16), ("betas", (0.9,), [0.9, 0.99])):
@@ -197,7 +197,7 @@ def test_a_bad_value_set_later_is_refused_at_the_next_step() -> None:
         optimizer.step()
 
 
-def test_ell_above_lr_is_said_once() -> None:
+def test_the_warning_for_ell_above_lr_is_shown_once() -> None:
     with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
         optimizer = aimopt.RADAR(parameters(), lr=0.1, ell=0.5)
     advance(optimizer, optimizer.param_groups[0]["params"], 2)  # a second warning would be an error
@@ -214,7 +214,7 @@ def test_ell_above_lr_is_said_once() -> None:
     advance(optimizer, params, 2)
 
 
-def test_a_named_optimizer_keeps_its_parts() -> None:
+def test_the_parts_of_a_named_optimizer_are_fixed() -> None:
     named: list[Any] = EXCEPT_MATRICES
     for optimizer in named:
         with pytest.raises(TypeError, match="correction"):
@@ -223,7 +223,7 @@ def test_a_named_optimizer_keeps_its_parts() -> None:
         aimopt.QHAdam(parameters(), nus=0.7)  # type: ignore[arg-type]
 
 
-def test_a_group_that_cannot_be_read_is_not_added() -> None:
+def test_an_invalid_group_is_not_added() -> None:
     optimizer = aimopt.RADAR(parameters(), 0.1)
     nonsense: list[Any] = [{}, [1], None, "x"]
     for bad in nonsense:

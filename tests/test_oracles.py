@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aimopt
-from driving import MATRICES, Factory, assert_same, drive, parameters
+from optimizer_driver import MATRICES, Factory, assert_same, drive, parameters
 
 pytestmark = pytest.mark.usefixtures("float64_scalars")
 STEPS = 200

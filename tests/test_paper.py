@@ -28,7 +28,7 @@ from aimopt import (
     Sign,
     Spectral,
 )
-from driving import MATRICES, Factory, assert_same, drive, parameters, push
+from optimizer_driver import MATRICES, Factory, assert_same, drive, parameters, push
 
 PLAIN: dict[str, Any] = dict(bias_correction=False)
 
@@ -42,7 +42,7 @@ def same(ours: Factory, theirs: Factory, tolerance: float = 1e-12, steps: int = 
     st.floats(0, 0.99), st.floats(0.5, 0.999), st.floats(0, 2), st.floats(0, 1), st.floats(0.2, 3), st.floats(1e-8, 1.0)
 )
 @settings(max_examples=30, deadline=None)
-def test_algorithm_2_to_the_letter(
+def test_radar_is_exactly_algorithm_2(
     beta1: float, beta2: float, gamma: float, ratio: float, delta: float, zeta: float
 ) -> None:
     """With the previous gradient stored, as printed, and without it, as here."""
@@ -122,7 +122,7 @@ def test_nadam_without_bias_correction_is_one_fixed_point_step_over_adam() -> No
 
 
 @pytest.mark.parametrize("geometry", [Euclidean(), Adaptive(), Relativistic()], ids=lambda g: type(g).__name__)
-def test_where_the_geometry_is_linear_mixing_before_or_after_the_map_is_the_same(geometry: Any) -> None:
+def test_with_a_linear_geometry_mixing_before_or_after_the_map_is_the_same(geometry: Any) -> None:
     filter = EMA()
     same(
         AIM_factory(0.01, filter, geometry, FixedPoint(ell_ratio=0.2)),
@@ -131,7 +131,7 @@ def test_where_the_geometry_is_linear_mixing_before_or_after_the_map_is_the_same
 
 
 @pytest.mark.parametrize("geometry", [Sign(), Spectral()], ids=lambda g: type(g).__name__)
-def test_where_it_is_not_linear_they_differ(geometry: Any) -> None:
+def test_with_a_nonlinear_geometry_they_differ(geometry: Any) -> None:
     one, other = (
         drive(AIM_factory(0.01, EMA(), geometry, correction), parameters(MATRICES), 20)
         for correction in (FixedPoint(ell_ratio=0.2), MixThenMap(0.2))

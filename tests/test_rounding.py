@@ -1,4 +1,4 @@
-"""16-bit parameters and state: rounded by chance, alike on every path, so that small updates add up."""
+"""16-bit parameters and state: rounded at random, equally on every path, so that small updates add up."""
 
 import io
 from typing import Any
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import aimopt
-from aimopt.rounding import round_stochastically
-from driving import ALL, EXCEPT_MATRICES, assert_same, drive, flat, parameters, push, shapes_for
+from aimopt.step.precision import round_stochastically
+from optimizer_driver import ALL, EXCEPT_MATRICES, assert_same, count_paths, drive, flat, parameters, push, shapes_for
 
 HALF = [torch.bfloat16, torch.float16]
 half = pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -25,7 +25,7 @@ def neighbours(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 @half
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e3])
-def test_to_a_neighbour_and_right_on_average(dtype: torch.dtype, scale: float) -> None:
+def test_rounding_is_to_a_neighbour_and_unbiased(dtype: torch.dtype, scale: float) -> None:
     x = torch.randn(300, generator=torch.Generator().manual_seed(0)) * scale
     below, above = neighbours(x, dtype)
     draws = torch.stack([round_stochastically(x, dtype, t, 3, 1).float() for t in range(4000)])
@@ -36,7 +36,7 @@ def test_to_a_neighbour_and_right_on_average(dtype: torch.dtype, scale: float) -
 
 
 @half
-def test_what_is_exact_stays_and_what_is_not_finite_too(dtype: torch.dtype) -> None:
+def test_exact_and_nonfinite_values_do_not_change(dtype: torch.dtype) -> None:
     every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
     rounded = round_stochastically(every.float(), dtype, 7, 0, 0)
     torch.testing.assert_close(rounded, every, rtol=0, atol=0, equal_nan=True)
@@ -47,7 +47,7 @@ def test_what_is_exact_stays_and_what_is_not_finite_too(dtype: torch.dtype) -> N
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=0, equal_nan=True)
 
 
-def test_chances_differ_between_steps_parameters_and_buffers() -> None:
+def test_random_bits_differ_between_steps_parameters_and_buffers() -> None:
     x = torch.full((64,), 1.001)
     draws = [round_stochastically(x, torch.bfloat16, *key) for key in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))]
     for i, first in enumerate(draws):
@@ -58,14 +58,17 @@ def test_chances_differ_between_steps_parameters_and_buffers() -> None:
 
 @half
 @pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
-def test_every_path_rounds_alike(Optimizer: Any, dtype: torch.dtype) -> None:
-    """To the bit where the float32 arithmetic agrees, which a last digit may not."""
+def test_every_path_rounds_equally(Optimizer: Any, dtype: torch.dtype) -> None:
+    """To the bit, except where the float32 arithmetic differs in the last digit."""
     ends = []
     for options in ({"foreach": False}, {"foreach": True}, {}):
         params = parameters([*shapes_for(Optimizer), (17, 11)], dtype)
         optimizer = Optimizer(params, lr=0.01, weight_decay=0.1, state_dtype="bfloat16", **options)
         push(params, 0)
-        optimizer.step()
+        with count_paths() as paths:
+            optimizer.step()
+        unfused = "foreach" if options.get("foreach") else "plain"
+        assert set(paths) == {"fused" if not options and Optimizer in EXCEPT_MATRICES else unfused}
         ends.append([*params, *(value for p in params for value in optimizer.state[p].values())])
     for end in ends[1:]:
         for value, reference in zip(end, ends[0], strict=True):
@@ -74,7 +77,7 @@ def test_every_path_rounds_alike(Optimizer: Any, dtype: torch.dtype) -> None:
             assert different <= 1 + value.numel() // 50
 
 
-def test_every_path_rounds_alike_whatever_the_order_in_memory() -> None:
+def test_every_path_rounds_equally_for_every_memory_order() -> None:
     ends = []
     for fused in (True, False):
         p = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
@@ -103,7 +106,7 @@ def test_the_kernel_rounds_as_torch_does(rounding: bool, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_small_updates_are_not_lost_and_rounded_to_the_nearest_they_are(fused: bool) -> None:
+def test_small_updates_are_lost_only_when_rounding_to_the_nearest(fused: bool) -> None:
     ends = {}
     for stochastic in (True, False):
         w = torch.ones(2000, dtype=torch.bfloat16, requires_grad=True)
@@ -134,7 +137,7 @@ def test_state_in_bfloat16_is_half_the_memory_and_follows_float32(Optimizer: Any
     assert float((ends[0] - ends[2]).norm() / moved.norm()) < (0.2 if Optimizer.__name__ == "Lion" else 0.1)
 
 
-def test_radar_keeps_eight_bytes_a_parameter_and_four_with_bfloat16_state() -> None:
+def test_radar_has_eight_bytes_of_state_per_parameter_and_four_in_bfloat16() -> None:
     for state_dtype, size in ((None, 8), ("bfloat16", 4)):
         (p,) = params = parameters([(100,)], torch.float32)
         optimizer = aimopt.RADAR(params, state_dtype=state_dtype)
@@ -144,7 +147,7 @@ def test_radar_keeps_eight_bytes_a_parameter_and_four_with_bfloat16_state() -> N
 
 
 def test_a_small_second_moment_decays_in_bfloat16() -> None:
-    """β2 = 0.999 takes a thousandth off a step, which nearest rounding would never take."""
+    """β2 = 0.999 removes a thousandth per step, which rounding to the nearest would lose."""
     p = torch.zeros(4000, requires_grad=True)
     optimizer = aimopt.AdamW([p], state_dtype="bfloat16")
     for step in range(300):
@@ -179,6 +182,6 @@ def test_a_run_with_bfloat16_state_is_saved_and_continued_to_the_bit() -> None:
     assert other.state[others[0]]["exp_avg"].dtype == torch.bfloat16
 
 
-def test_float64_parameters_may_keep_their_state_in_float32() -> None:
+def test_float64_parameters_may_have_float32_state() -> None:
     end = drive(lambda p: aimopt.RADAR(p, 0.01, state_dtype="float32"), parameters())
     assert_same(end, drive(lambda p: aimopt.RADAR(p, 0.01), parameters()), 1e-5)

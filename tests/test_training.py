@@ -1,4 +1,4 @@
-"""What a training loop does with an optimizer: schedules, scales, accumulates, differentiates."""
+"""Optimizers in training loops: schedulers, gradient scaling, accumulation, differentiation."""
 
 import warnings
 from typing import Any
@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 import aimopt
 from aimopt import AIM
-from driving import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
+from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
 
 every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
 every_element_wise = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
@@ -45,7 +45,7 @@ SCHEDULERS: dict[str, Any] = {
 
 @every
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_scheduler_drives_it(Optimizer: Class, name: str) -> None:
+def test_every_scheduler_works(Optimizer: Class, name: str) -> None:
     shapes = shapes_for(Optimizer)
     params = parameters(shapes)
     optimizer = Optimizer(params, lr=0.01)
@@ -124,7 +124,7 @@ def assert_differentiable(build: Any) -> None:
 
 @every
 def test_the_step_can_be_differentiated_through(Optimizer: Class) -> None:
-    """Against finite differences, by the start and by lr; Newton–Schulz in float64, since float32 is too coarse."""
+    """Against finite differences in the start and in lr; Newton–Schulz in float64, since float32 is too coarse."""
 
     def build(params: Any, lr: Tensor) -> Any:
         options = dict(bias_correction=False) if Optimizer is aimopt.ConstantNAdam else {}

@@ -1,27 +1,42 @@
-"""aimopt: an optimizer is three choices — a momentum filter, a residual geometry and a θ-step correction.
+"""aimopt: an optimizer is three choices: a momentum filter, a residual geometry and a θ-step correction.
 
 `aimopt.RADAR` is the flagship, `aimopt.AIM` composes any other; `aimopt.available()` lists the named ones.
+
+torch takes seconds to import. So the names below are imported when the first of them is used: `aimopt --help` and
+Ctrl-C during the start do not wait for it.
 """
 
-from aimopt import groups
-from aimopt.aim import AIM
-from aimopt.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
-from aimopt.diagnostics import Diagnostics, log_to, watch
-from aimopt.filters import EMA, AdanPair, GradientDifference, HeavyBall, Lookback, QuasiHyperbolic, ScheduledNesterov
-from aimopt.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
-from aimopt.optimizers import NAMED, available, create
-from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
-from aimopt.optimizers.euclidean import SGDM, Nesterov
-from aimopt.optimizers.relativistic import RAD, RADAR
-from aimopt.optimizers.sign import AcceleratedLion, Lion
-from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aimopt import groups
+    from aimopt.aim import AIM
+    from aimopt.diagnostics import Diagnostics, log_to, watch
+    from aimopt.optimizers import available, create
+    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.euclidean import SGDM, Nesterov
+    from aimopt.optimizers.relativistic import RAD, RADAR
+    from aimopt.optimizers.sign import AcceleratedLion, Lion
+    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+    from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.filters import (
+        EMA,
+        AdanPair,
+        GradientDifference,
+        HeavyBall,
+        Lookback,
+        QuasiHyperbolic,
+        ScheduledNesterov,
+    )
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AIM",
     "EMA",
-    "NAMED",
     "RAD",
     "RADAR",
     "SGDM",
@@ -61,3 +76,21 @@ __all__ = [
     "log_to",
     "watch",
 ]
+
+# The modules that define the names of __all__.
+_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+
+if not TYPE_CHECKING:  # type checkers would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            modules = [import_module(f"{__name__}.{module}") for module in _MODULES]
+            globals().update({n: getattr(module, n) for module in modules for n in __all__ if hasattr(module, n)})
+            return globals()[name]
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")  # aimopt.kernels, aimopt.theory, …
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

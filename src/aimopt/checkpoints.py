@@ -1,38 +1,74 @@
 """Checkpoints: continue a run that another optimizer began, and let others continue ours.
 
-A state dict is accepted when it holds the buffers our parts need and no others, in the shapes of our parameters,
-whoever wrote it:
+A state dict is accepted if it holds the buffers that our parts need and no others, in the shapes of our parameters. It
+may come from any optimizer:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
-    pytorch-rad 0.2.0          kept the filtered m and the previous gradient: the plain average is recovered from them
+    pytorch-rad 0.2.0          stored the filtered m and the previous gradient: the plain average is computed from them
     torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
 
-The other way round, torch.optim.AdamW loads what RADAR saves. Hyperparameters follow torch's rule: those of the
-checkpoint win where ours has the same one, and the rest stay as constructed. Nothing is changed before all is checked.
+In the other direction, torch.optim.AdamW loads a checkpoint of RADAR. Hyperparameters follow torch's rule: the
+checkpoint's value wins if our optimizer has the hyperparameter too, and the others stay as constructed. Nothing is
+changed before everything is checked.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.components import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype, scalar_one
-from aimopt.gathering import kept_in
-from aimopt.kernels.usable import DTYPES
-from aimopt.storage import is_expanded, too_short
+from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype, scalar_one
+from aimopt.step.gather import state_dtype
+from aimopt.step.options import OPTIONS
+from aimopt.step.storage import is_expanded, why_too_short
+from aimopt.step.usable import DTYPES
 
-_PARTS = ("filter", "geometry", "correction")
-_EXECUTION = ("foreach", "fused", "capturable", "differentiable")
-_OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
-_FOREIGN_BETAS = {2: ("beta", "beta2"), 3: ("beta", "beta_difference", "beta2")}  # what others mean by two, by three
+_PARTS = Parts._fields
+_NEVER_ADOPTED = [name for name, option in OPTIONS.items() if option.adopted_from == "none"]
+_NOT_ADOPTED_FROM_OTHER_PARTS = [name for name, option in OPTIONS.items() if option.adopted_from != "any"]
+_SCHEDULER_KEYS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+_FOREIGN_BETAS = {
+    2: ("beta", "beta2"),
+    3: ("beta", "beta_difference", "beta2"),
+}  # the meaning of two or three betas in other packages
 _ALIASES = {"l": "ell", "decouple_weight_decay": "decoupled_weight_decay"}
 
 
+@contextlib.contextmanager
+def exporting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let torch's `state_dict` run `export` before the user's own hooks."""
+    hook = optimizer.register_state_dict_post_hook(lambda _, state_dict: export(state_dict), prepend=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let torch's `load_state_dict` run `adapt` after the user's pre-hooks, and keep dtypes before the post-hooks."""
+    adapted: dict[str, Any] = {}
+
+    def adapt_and_store(_: torch.optim.Optimizer, original: dict[str, Any]) -> dict[str, Any]:
+        adapted.update(adapt(optimizer, original))
+        return adapted
+
+    before = optimizer.register_load_state_dict_pre_hook(adapt_and_store)
+    after = optimizer.register_load_state_dict_post_hook(lambda _: restore_dtypes(optimizer, adapted), prepend=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
 def export(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Add what torch.optim.AdamW insists on and RADAR has under another name: ε = √ζ."""
+    """Add the key that torch.optim.AdamW needs and RADAR has under another name: ε = √ζ."""
     for group in state_dict["param_groups"]:
         if "zeta" in group:
             group.setdefault("eps", math.sqrt(group["zeta"] or 1e-16))
@@ -40,7 +76,7 @@ def export(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state dict of any origin as one of `optimizer`'s own, or a ValueError that names the parameter in the way."""
+    """Convert a state dict of any optimizer to one of `optimizer`, or raise a ValueError that names the parameter."""
     _check_structure(state_dict)
     ours, saved = optimizer.param_groups, state_dict["param_groups"]
     sizes, saved_sizes = [[len(g["params"]) for g in groups] for groups in (ours, saved)]
@@ -49,28 +85,29 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
             f"the checkpoint has parameter groups of {saved_sizes} parameters and this optimizer of {sizes}; "
             "build the optimizer with the groups of the run that wrote it"
         )
-    groups = [_adapt_group(own, theirs) for own, theirs in zip(ours, saved, strict=True)]
-    for own, group in zip(ours, groups, strict=True):
-        check_group({**group, "params": own["params"]})
+    groups = [_adapt_group(our_group, saved_group) for our_group, saved_group in zip(ours, saved, strict=True)]
+    for our_group, group in zip(ours, groups, strict=True):
+        check_group({**group, "params": our_group["params"]})
     state = dict(state_dict["state"])
-    for own, theirs, group in zip(ours, saved, groups, strict=True):
-        names = own.get("param_names") or theirs.get("param_names") or [f"number {i}" for i in theirs["params"]]
-        for p, key, name in zip(own["params"], theirs["params"], names, strict=True):
+    for our_group, saved_group, group in zip(ours, saved, groups, strict=True):
+        keys = saved_group["params"]
+        names = our_group.get("param_names") or saved_group.get("param_names") or [f"number {i}" for i in keys]
+        for p, key, name in zip(our_group["params"], keys, names, strict=True):
             if state.get(key):
-                state[key] = _adapt_state(p, state[key], theirs, group, f"parameter {name}")
+                state[key] = _adapt_state(p, state[key], saved_group, group, f"parameter {name}")
     return {**state_dict, "state": state, "param_groups": groups}
 
 
-def refuse_as_state_dict(given: Any) -> NoReturn:
-    """Say what a state dict is."""
-    keys = f"a dict with the keys {sorted(map(str, given))}" if isinstance(given, dict) else f"a {type(given).__name__}"
+def refuse_as_state_dict(value: Any) -> NoReturn:
+    """Raise the error for a value that is not a state dict."""
+    keys = f"a dict with the keys {sorted(map(str, value))}" if isinstance(value, dict) else f"a {type(value).__name__}"
     raise ValueError(
         f"pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'; got {keys}"
     )
 
 
 def _check_structure(state_dict: Any) -> None:
-    """Refuse what is not a state dict of any optimizer."""
+    """Refuse a value that is not a state dict of any optimizer."""
     if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
         refuse_as_state_dict(state_dict)
     state, groups = state_dict["state"], state_dict["param_groups"]
@@ -85,7 +122,7 @@ def _check_structure(state_dict: Any) -> None:
         raise ValueError(f"the groups of the checkpoint list a parameter twice: {listed}")
     for key, saved in state.items():
         if key not in listed:
-            raise ValueError(f"the checkpoint has state of parameter {key!r}, which none of its groups lists: {listed}")
+            raise ValueError(f"the checkpoint has state of parameter {key!r}, but its groups list only {listed}")
         if not isinstance(saved, dict):
             kind = type(saved).__name__
             raise ValueError(f"the checkpoint's state of parameter {key} must be a dict, and is a {kind}")
@@ -106,21 +143,29 @@ def _check_group_structure(group: dict[str, Any], name: str) -> None:
         raise ValueError(f"'skipped_steps' of {name} must be a whole number ≥ 0, got {skipped!r}")
 
 
-def _adapt_group(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    theirs = {_ALIASES.get(name, name) if name not in own else name: value for name, value in theirs.items()}
-    if all(theirs.get(axis) == own[axis] for axis in _PARTS):
-        # What runs fused there may not be able to here.
-        adopted = {name: value for name, value in theirs.items() if name != "fused" and (name in own or name != "eps")}
-    else:
-        betas = theirs.get("betas", ())
+def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    saved = {_ALIASES.get(name, name) if name not in ours else name: value for name, value in saved.items()}
+    if all(saved.get(axis) == ours[axis] for axis in _PARTS):
         adopted = {
             name: value
-            for name, value in theirs.items()
-            if (name in own or name in _OF_SCHEDULERS) and name not in (*_PARTS, *_EXECUTION)
+            for name, value in saved.items()
+            if name not in _NEVER_ADOPTED and (name in ours or name != "eps")  # `export` adds eps
         }
-        if _beta_names(own) != (_beta_names(theirs) if theirs.keys() >= {*_PARTS} else _FOREIGN_BETAS.get(len(betas))):
+    else:
+        adopted = {
+            name: value
+            for name, value in saved.items()
+            if (name in ours or name in _SCHEDULER_KEYS) and name not in (*_PARTS, *_NOT_ADOPTED_FROM_OTHER_PARTS)
+        }
+        if _beta_names(ours) != _saved_beta_names(saved):
             adopted.pop("betas", None)
-    return {**own, **adopted, "params": theirs["params"]}
+    return {**ours, **adopted, "params": saved["params"]}
+
+
+def _saved_beta_names(saved: dict[str, Any]) -> tuple[str, ...] | None:
+    if saved.keys() >= {*_PARTS}:
+        return _beta_names(saved)
+    return _FOREIGN_BETAS.get(len(saved.get("betas", ())))
 
 
 def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
@@ -129,22 +174,16 @@ def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _adapt_state(
-    p: Tensor, saved: dict[str, Any], theirs: dict[str, Any], group: dict[str, Any], name: str
+    p: Tensor, saved: dict[str, Any], saved_group: dict[str, Any], group: dict[str, Any], name: str
 ) -> dict[str, Any]:
     buffers = Parts.from_group(group).buffers()
     state = {key: value for key, value in saved.items() if value is not None}
-    if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in theirs:
-        for key in ("exp_avg", PREVIOUS_GRADIENT):
-            _check_buffer(p, state.get(key), key, name)
-        if not all(map(is_finite, (*theirs.get("betas", [None]), theirs.get("gamma")))):
-            raise ValueError(f"{name}: the checkpoint has a 'prev_grad' but not the betas and gamma it was made with")
-        state["exp_avg"] = _plain_average(state["exp_avg"], state.pop(PREVIOUS_GRADIENT), theirs)
-    if "momentum_buffer" in buffers and not theirs.get("dampening"):
-        state.setdefault("step", 1)  # torch.optim.SGD and Muon do not count, and neither does HeavyBall
+    if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in saved_group:
+        _convert_pytorch_rad_0_2_0(p, state, saved_group, name)
+    if "momentum_buffer" in buffers and not saved_group.get("dampening"):
+        state.setdefault("step", 1)  # torch.optim.SGD and Muon store no count, and HeavyBall does not use it
     _check_names(p, state, saved, buffers, name)
-    state["step"] = _scalar(p, state["step"], "step", name)
-    if not (state["step"].is_meta or (float(state["step"]) >= 0 and float(state["step"]).is_integer())):
-        raise ValueError(f"{name}: the checkpoint's 'step' must be a whole number ≥ 0, got {float(state['step'])}")
+    state["step"] = _count(p, state["step"], name)
     for key in state.keys() - {"step", *buffers}:
         if isinstance(state[key], Tensor):
             _check_memory(p, state[key], key, name)
@@ -155,14 +194,31 @@ def _adapt_state(
             state[key] = _scalar(p, state[key], key, name)
         else:
             _check_buffer(p, state[key], key, name)
-            state[key] = state[key].to(kept_in(p, group))
+            state[key] = state[key].to(state_dtype(p, group))
     return state
+
+
+def _convert_pytorch_rad_0_2_0(p: Tensor, state: dict[str, Any], saved_group: dict[str, Any], name: str) -> None:
+    """Replace the filtered m and the previous gradient by the plain average."""
+    for key in ("exp_avg", PREVIOUS_GRADIENT):
+        _check_buffer(p, state.get(key), key, name)
+    if not all(map(is_finite, (*saved_group.get("betas", [None]), saved_group.get("gamma")))):
+        raise ValueError(f"{name}: the checkpoint has a {PREVIOUS_GRADIENT!r} but not the betas and gamma of its run")
+    state["exp_avg"] = _plain_average(state["exp_avg"], state.pop(PREVIOUS_GRADIENT), saved_group)
+
+
+def _count(p: Tensor, value: Any, name: str) -> Tensor:
+    """A step count of the state, as a tensor."""
+    step = _scalar(p, value, "step", name)
+    if not (step.is_meta or (float(step) >= 0 and float(step).is_integer())):
+        raise ValueError(f"{name}: the checkpoint's 'step' must be a whole number ≥ 0, got {float(step)}")
+    return step
 
 
 def _check_names(
     p: Tensor, state: dict[str, Any], saved: dict[str, Any], buffers: dict[str, Initial], name: str
 ) -> None:
-    """Refuse the state of an optimizer that keeps less than ours, or something else."""
+    """Refuse the state of an optimizer that lacks one of our buffers, or has another one."""
     missing = [key for key in ("step", *buffers) if key not in state]
     known = (*buffers, "step", PREVIOUS_GRADIENT)
     foreign = [
@@ -171,15 +227,15 @@ def _check_names(
         if key not in known and isinstance(value, Tensor) and value.shape == p.shape and p.ndim
     ]
     if missing or foreign:
-        complaint = f"but not {missing[0]!r}" if missing else f"and {foreign[0]!r} means nothing here"
+        problem = f"but not {missing[0]!r}" if missing else f"and {foreign[0]!r} has no meaning here"
         raise ValueError(
-            f"the checkpoint's state of {name} has {sorted(map(str, saved))} {complaint}: "
-            "it is of an optimizer whose run this one cannot continue"
+            f"the checkpoint's state of {name} has {sorted(map(str, saved))} {problem}: "
+            "this optimizer cannot continue the run of the optimizer that wrote it"
         )
 
 
 def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
-    """Refuse what cannot be a state buffer of a parameter."""
+    """Refuse a value that cannot be a state buffer of this parameter."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name}: the checkpoint's {key!r} must be a tensor, and is a {type(value).__name__}")
     if value.shape != p.shape:
@@ -194,20 +250,20 @@ def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
 
 
 def _check_memory(p: Tensor, value: Tensor, key: str, name: str) -> None:
-    """Refuse a tensor whose numbers are not in a memory of its own."""
+    """Refuse a tensor without dense memory of its own."""
     reasons = {
         f"of layout {value.layout}": value.layout != torch.strided,
         "on the meta device": value.is_meta and not p.is_meta,
         "expanded": is_expanded(value),
         "without memory": torch._is_functional_tensor(value) or value._is_zerotensor(),
     }
-    reason = next((reason for reason, applies in reasons.items() if applies), None) or too_short("it", value)
+    reason = next((reason for reason, applies in reasons.items() if applies), None) or why_too_short("it", value)
     if reason is not None:
         raise ValueError(f"{name}: the checkpoint's {key!r} must be an ordinary dense tensor, and is not: {reason}")
 
 
 def _scalar(p: Tensor, value: Any, key: str, name: str) -> Tensor:
-    """A number of the state, as a tensor."""
+    """A scalar of the state, as a tensor."""
     if is_finite(value):
         return torch.tensor(float(value), dtype=scalar_dtype(), device="cpu")
     known = (*DTYPES, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -219,7 +275,7 @@ def _scalar(p: Tensor, value: Any, key: str, name: str) -> Tensor:
 
 
 def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor:
-    """The average e of gradients from m = (1−γ/β)·e + (γ/β)·g; where γ = β, m does not depend on e: any will do."""
+    """The average e of gradients, from m = (1−γ/β)·e + (γ/β)·g. If γ = β, m does not depend on e: any e is right."""
     beta, gamma = group["betas"][0], group["gamma"]
     return previous.clone() if beta in (0, gamma) else (m * beta - previous * gamma) / (beta - gamma)
 

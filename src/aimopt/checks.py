@@ -1,58 +1,82 @@
-"""What a parameter group must be: every mistake gets a sentence with the value and what to do."""
+"""The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aimopt.components import Correction, Filter, Geometry, Parts, is_finite
-from aimopt.gathering import parameter_name
-from aimopt.kernels import why_not
-from aimopt.kernels.usable import DTYPES
-from aimopt.storage import too_short
+from aimopt.kernels import why_not_fused
+from aimopt.parts.component import Component, Correction, Filter, Geometry, Parts, is_finite
+from aimopt.parts.corrections import Residual
+from aimopt.step.gather import parameter_name
+from aimopt.step.options import OPTIONS
+from aimopt.step.storage import why_too_short
+from aimopt.step.usable import DTYPES
+
+# The values of a group that are one of a few: its execution options, and the kind of weight decay.
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    **{name: option.choices for name, option in OPTIONS.items()},
+    "decoupled_weight_decay": (True, False, "proximal"),
+}
+# The keys of a group that no part may use as a field name.
+RESERVED_KEYS = frozenset(
+    ["params", "param_names", "lr", "betas", "weight_decay", "skipped_steps", *Parts._fields, *SWITCHES]
+)
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
-    """Refuse a group that cannot be stepped, alone or beside `others`."""
+    """Refuse a group that cannot be stepped, alone or together with `others`."""
     parts = Parts.from_group(group)
     parts.validate()
     _check_numbers(group)
     _check_switches(group)
     if parts.geometry.matrices_only:
         _check_matrices(group, type(parts.geometry).__name__)
-    if parts.correction.joint and group["decoupled_weight_decay"] == "proximal" and group["weight_decay"]:
+    if (
+        parts.correction.solves_linear_system
+        and group["decoupled_weight_decay"] == "proximal"
+        and group["weight_decay"]
+    ):
         raise ValueError(
             f"{type(parts.correction).__name__} cannot solve for a point that is decayed after the step; "
             "use decoupled_weight_decay=True or False"
         )
     check_joint([parts, *map(Parts.from_group, others)])
-    if group["fused"] and (reason := why_not(parts, group)):
+    if group["fused"] and (reason := why_not_fused(parts, group)):
         # torch's own optimizers call a device without a kernel a RuntimeError.
         kind = RuntimeError if any(p.is_meta for p in group["params"]) else ValueError
         raise kind(f"fused=True: {reason}; leave fused=None")
 
 
-def check_joint(of_groups: Sequence[Parts]) -> None:
-    """Refuse a correction that solves for all parameters beside one that does not."""
-    joint = [type(parts.correction).__name__ for parts in of_groups if parts.correction.joint]
-    if joint and len(joint) < len(of_groups):
-        raise ValueError(f"{joint[0]} solves for all parameters at once: give it to every parameter group")
+def check_joint(parts_of_groups: Sequence[Parts]) -> None:
+    """Refuse a joint correction in one group together with another correction in another group."""
+    classes = [type(parts.correction) for parts in parts_of_groups]
+    joint = next((kind for kind in classes if kind.joint), None)
+    if joint is not None and any(kind is not joint for kind in classes):
+        other = next(kind for kind in classes if kind is not joint)
+        raise ValueError(
+            f"{joint.__name__} solves for all parameters at once, and another group has {other.__name__}; use "
+            f"{joint.__name__} in every parameter group"
+        )
 
 
-SWITCHES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        ("maximize", "capturable", "differentiable", "skip_nonfinite", "stochastic_rounding"), (True, False)
-    ),
-    **dict.fromkeys(("foreach", "fused"), (True, False, None)),
-    "state_dtype": (None, "float32", "bfloat16"),
-    "decoupled_weight_decay": (True, False, "proximal"),
-}
+def check_closure(
+    closure: Callable[[], Any] | None, parts_of_groups: Sequence[Parts], optimizer: str
+) -> Callable[[], Any]:
+    """Refuse a step without a closure; its optimizer has a correction that evaluates the closure again."""
+    if closure is not None:
+        return closure
+    correction = next(parts.correction for parts in parts_of_groups if parts.correction.evaluates_again)
+    raise ValueError(
+        f"{optimizer}.step: {type(correction).__name__} evaluates the gradient more than once per step; call "
+        "step(closure) with a closure that clears the gradients, computes the loss, calls backward and returns the loss"
+    )
 
 
 def check_step_values(group: dict[str, Any]) -> None:
-    """Refuse values that no step can be made with; whoever schedules a learning rate may let it fall below zero."""
+    """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
     lr = group["lr"]
     if not (isinstance(lr, Tensor) or is_finite(lr)):
         raise ValueError(f"lr must be a finite number, got {lr!r}")
@@ -61,15 +85,15 @@ def check_step_values(group: dict[str, Any]) -> None:
 
 
 def check_tensor_lr(lr: Any) -> None:
-    """Refuse a tensor that is no learning rate; torch's own suite expects its words."""
+    """Refuse a tensor that is not a learning rate. torch's own test suite expects the first message."""
     if not isinstance(lr, Tensor):
         return
     if lr.numel() != 1:
         raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
     if lr.dtype not in DTYPES or lr.is_complex() or lr.layout != torch.strided:
         raise ValueError(f"a tensor lr must be a real number, got {lr.dtype} of layout {lr.layout}")
-    if reason := too_short("lr", lr):
-        raise ValueError(reason)
+    if reason := why_too_short("lr", lr):
+        raise ValueError(str(reason))
 
 
 def _check_numbers(group: dict[str, Any]) -> None:
@@ -89,7 +113,7 @@ def _check_not_negative(name: str, value: Any) -> None:
 def _check_switches(group: dict[str, Any]) -> None:
     for name, choices in SWITCHES.items():
         value = group[name]
-        if not (isinstance(value, (bool, str, NoneType)) and value in choices):  # 1 == True, and is not it
+        if not (isinstance(value, (bool, str, NoneType)) and value in choices):  # 1 == True, but only True is valid
             raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
@@ -100,14 +124,37 @@ def _check_matrices(group: dict[str, Any], geometry: str) -> None:
         if p.ndim < 2 or p.is_complex():
             raise ValueError(
                 f"{geometry} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
-                f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer: "
-                "see aimopt.groups.split and aimopt.groups.combine"
+                f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
+                "aimopt.groups.split and aimopt.groups.combine"
             )
 
 
+_AXES: dict[str, type[Component]] = {"filter": Filter, "geometry": Geometry, "correction": Correction}
+
+
 def check_part(part: Any, axis: str) -> Any:
-    """Refuse what is not a part of an axis."""
-    known = {"filter": Filter, "geometry": Geometry, "correction": Correction}[axis]
-    if not isinstance(part, known):
-        raise ValueError(f"{axis} must be a {known.__name__}, such as those in aimopt, got {part!r}")
+    """Refuse a value that is not a part of this axis, or a part with a field that a group uses otherwise."""
+    base = _AXES[axis]
+    if not isinstance(part, base):
+        raise ValueError(f"{axis} must be a {base.__name__}, such as those in aimopt, got {part!r}")
+    for name in part.hyperparameters():
+        if name in RESERVED_KEYS:
+            raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
     return part
+
+
+def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:
+    """The warning for an ℓ above the learning rate, or None."""
+    if not isinstance(parts.correction, Residual):
+        return None
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.device.type != "cpu":
+        return None  # comparing would wait for the device
+    lr = float(lr.detach() if isinstance(lr, Tensor) else lr) * parts.filter.gain
+    ell = parts.correction.ell_at(lr, parts.filter.pole)
+    if ell <= lr:
+        return None
+    return (
+        f"ell={ell:g} exceeds the learning rate {lr:g}; the theory needs ell ≤ lr. "
+        "Use ell_ratio ≤ 1 to let ell follow a learning-rate schedule. (This warning is shown once.)"
+    )

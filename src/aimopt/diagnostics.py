@@ -1,11 +1,11 @@
-"""Diagnostics: what an optimizer is doing, on the side.
+"""Diagnostics: what an optimizer does at every step, without changing it.
 
     watch = aimopt.watch(optimizer)                            after a step: watch.read()
     aimopt.log_to(optimizer, writer.add_scalar, every=100)     TensorBoard, or anything that takes (tag, value, step)
 
-Per parameter group: the residual norm ‖g−m‖, the cosine of g and m, the norm of the update Δθ (weight decay apart), the
-effective step ‖Δθ‖/‖m‖, the relative update ‖Δθ‖/‖θ‖ and, where the step has that form, the weight ν of the average in
-its quasi-hyperbolic reading ν·e + (1−ν)·g. The sums stay on the device; only reading them waits for it.
+Per parameter group: the residual norm ‖g−m‖, the cosine of g and m, the norm of the update Δθ (without weight decay),
+the effective step ‖Δθ‖/‖m‖, the relative update ‖Δθ‖/‖θ‖ and, if the step has the form ν·e + (1−ν)·g, the weight ν of
+the average. The sums stay on the device; only reading them waits for it.
 """
 
 import math
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aimopt.corrections import FixedPoint, Residual
-from aimopt.filters import OnePole
-from aimopt.tensors import TensorList, inner
+from aimopt.parts.corrections import FixedPoint, Residual
+from aimopt.parts.filters import OnePole
+from aimopt.parts.tensor_list import TensorList, inner
 
 if TYPE_CHECKING:
     from aimopt.aim import AIM
-    from aimopt.components import Parts
-    from aimopt.moves import Move
+    from aimopt.parts.component import Parts
+    from aimopt.step.move import Move
 
 Log = Callable[[str, float, int], Any]
 
 
 class Record(NamedTuple):
-    """What is kept of one move."""
+    """The sums of one move."""
 
     sums: Tensor
     parts: "Parts"
@@ -49,12 +49,12 @@ class Diagnostics:
         optimizer.observers.append(self)
 
     def remove(self) -> None:
-        """Stop observing; what was observed can still be read."""
+        """Stop observing. The last observed step can still be read."""
         if self in self.optimizer.observers:
             self.optimizer.observers.remove(self)
 
     def begin(self, groups: int) -> None:
-        """Called by the optimizer before a step: forget the last one if this one is to be observed."""
+        """Called by the optimizer before a step: drop the old sums if this step is observed."""
         self.steps += 1
         self.active = self.steps % self.every == 0
         if self.active:
@@ -79,7 +79,7 @@ class Diagnostics:
                     self.log(f"optimizer/group{index}/{name}", value, int(max(float(r.t) for r in records)))
 
     def read(self) -> list[dict[str, float]]:
-        """The figures of the last observed step, a dict per group; empty before it, or where no parameter moved."""
+        """The figures of the last observed step, one dict per group; it is empty if no parameter has moved."""
         return [_figures(records) if records else {} for records in self._records]
 
 
@@ -98,9 +98,9 @@ def _figures(records: list[Record]) -> dict[str, float]:
 
 
 def _nu(record: Record) -> float | None:
-    """The weight of the average, where the step is P(ν·e + (1−ν)·g)."""
+    """The weight of the average, if the step is P(ν·e + (1−ν)·g)."""
     filter, geometry, correction = record.parts
-    if not isinstance(filter, OnePole) or correction.evaluations > 1:
+    if not isinstance(filter, OnePole) or correction.evaluates_again:
         return None
     if isinstance(correction, Residual) and not (isinstance(correction, FixedPoint) and geometry.linear):
         return None
@@ -112,7 +112,7 @@ def _ratio(x: float, y: float) -> float:
 
 
 def watch(optimizer: "AIM", every: int = 1) -> Diagnostics:
-    """Let `optimizer` record the figures of every so-many-th step, until `remove` is called."""
+    """Let `optimizer` record the figures of every `every`-th step, until `remove` is called."""
     return Diagnostics(optimizer, every)
 
 

@@ -1,13 +1,13 @@
-"""Parameter groups: who is decayed, who is a matrix, and one optimizer for both.
+"""Parameter groups: which parameters are decayed, which are matrices, and one optimizer for both.
 
-    split = groups.split(model)                      print(split.explain()) shows each choice and its reason
+    split = groups.split(model)                      print(split.explain()) shows each decision and its reason
     optimizer = groups.combine(
         Muon(split.matrices, lr=0.02, weight_decay=0.01),
         RADAR(split.rest(weight_decay=0.01), lr=1e-3),
     )                                                one param_groups, one state_dict
 
-Hidden matrices (of linear, attention, recurrent and convolution layers) go to matrix geometries; embeddings, the
-output layer, biases and norms do not. The weights of layers are decayed; embeddings, norms, vectors and loose
+Hidden matrices (of linear, attention, recurrent and convolution layers) are for matrix geometries; embeddings, the
+output layer, biases and norms are not. The weights of layers are decayed; embeddings, norms, vectors and other
 parameters are not.
 """
 
@@ -17,15 +17,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aimopt.aim import AIM, Execution
-from aimopt.components import Parts
+from aimopt.aim import AIM
+from aimopt.parts.component import Parts
+from aimopt.step.options import OPTIONS
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """What was decided for one parameter, and why."""
 
     name: str
@@ -37,26 +38,26 @@ class Choice:
 
 @dataclass(frozen=True)
 class Split:
-    """The parameters of a model, sorted."""
+    """The parameters of a model, with a decision for each."""
 
-    choices: list[Choice]
+    choices: list[Decision]
     frozen: list[str] = field(default_factory=list)
 
     @property
     def matrices(self) -> list[tuple[str, Tensor]]:
-        """The hidden matrices, named."""
+        """The hidden matrices, with their names."""
         return [(c.name, c.parameter) for c in self.choices if c.matrix]
 
     def rest(self, *, weight_decay: float) -> list[dict[str, Any]]:
-        """Everything else as two groups, one decayed and one not; a group without parameters is left out."""
+        """All other parameters as two groups, one decayed and one not; an empty group is left out."""
         return self._by_decay([c for c in self.choices if not c.matrix], weight_decay)
 
     def all(self, *, weight_decay: float) -> list[dict[str, Any]]:
-        """All parameters as two groups, one decayed and one not, for an optimizer that needs no matrices."""
+        """All parameters as two groups, one decayed and one not, for an optimizer that takes any shape."""
         return self._by_decay(self.choices, weight_decay)
 
     @staticmethod
-    def _by_decay(choices: Iterable[Choice], weight_decay: float) -> list[dict[str, Any]]:
+    def _by_decay(choices: Iterable[Decision], weight_decay: float) -> list[dict[str, Any]]:
         groups = [
             {"params": [(c.name, c.parameter) for c in choices if c.decay is decay], "weight_decay": value}
             for decay, value in ((True, weight_decay), (False, 0.0))
@@ -64,7 +65,7 @@ class Split:
         return [group for group in groups if group["params"]]
 
     def explain(self) -> str:
-        """The choices as a table."""
+        """The decisions as a table."""
         rows = [("parameter", "shape", "matrix", "decay", "reason")]
         rows += [
             (c.name, "×".join(map(str, c.parameter.shape)) or "scalar", _yes(c.matrix), _yes(c.decay), c.reason)
@@ -82,11 +83,11 @@ def _yes(value: bool) -> str:
 
 
 def split(model: nn.Module, *, head: str | None = None) -> Split:
-    """Sort the parameters of `model` by the type of their module and by their shape.
+    """Decide for each parameter of `model` by the type of its module and by its shape.
 
-    A weight shared by several modules appears once, and counts as an embedding if any of them is one. The output layer
-    is the last linear layer of the model, or the module named `head`. A parameter of two dimensions is a layer's matrix
-    if it is called a weight, as in `weight` or `in_proj_weight`; others are taken for tokens, positions and the like.
+    A weight that several modules share appears once, and is an embedding if any of them is one. The output layer is the
+    last linear layer of the model, or the module named `head`. A parameter of two dimensions is a layer's matrix if its
+    name contains "weight", as in `weight` or `in_proj_weight`; others are treated as tokens, positions and so on.
     """
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in model.named_modules(remove_duplicate=False):
@@ -100,7 +101,7 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
     result = Split([])
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            result.choices.append(_choose(name, parameter, owners[id(parameter)], head))
+            result.choices.append(_decide(name, parameter, owners[id(parameter)], head))
         else:
             result.frozen.append(name)
     return result
@@ -111,33 +112,33 @@ def _may_be_head(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and not isinstance(module, attention_output)
 
 
-def _choose(name: str, p: Tensor, owners: list[tuple[str, nn.Module]], head: str | None) -> Choice:
+def _decide(name: str, p: Tensor, owners: list[tuple[str, nn.Module]], head: str | None) -> Decision:
     modules = {id(module): module for _, module in owners}.values()
     tied = f", shared by {len(modules)} modules" if len(modules) > 1 else ""
     if any(isinstance(module, _EMBEDDINGS) for module in modules):
-        return Choice(name, p, False, False, f"embedding{tied}")
+        return Decision(name, p, False, False, f"embedding{tied}")
     if any(isinstance(module, _NORMS) for module in modules):
-        return Choice(name, p, False, False, f"normalization{tied}")
+        return Decision(name, p, False, False, f"normalization{tied}")
     if p.ndim < 2:
-        return Choice(name, p, False, False, f"a vector: bias, scale or the like{tied}")
+        return Decision(name, p, False, False, f"a vector, such as a bias or a scale{tied}")
     if head is not None and any(owner == head or owner.startswith(f"{head}.") for owner, _ in owners):
-        return Choice(name, p, False, True, f"output layer{tied}")
+        return Decision(name, p, False, True, f"output layer{tied}")
     if isinstance(owners[0][1], nn.modules.conv._ConvTransposeNd):
-        return Choice(name, p, False, True, f"transposed convolution: its rows are inputs{tied}")
+        return Decision(name, p, False, True, f"transposed convolution: its rows are inputs{tied}")
     if isinstance(owners[0][1], nn.modules.conv._ConvNd):
-        return Choice(name, p, True, True, f"convolution kernel, {p.size(0)}×{p[0].numel()} when flattened{tied}")
+        return Decision(name, p, True, True, f"convolution kernel, {p.size(0)}×{p[0].numel()} when flattened{tied}")
     if p.ndim > 2 or "weight" not in name.rpartition(".")[2]:
-        return Choice(name, p, False, False, f"not a layer's matrix{tied}")
+        return Decision(name, p, False, False, f"not a layer's matrix{tied}")
     if 1 in p.shape:
-        return Choice(name, p, False, True, f"a row or a column{tied}")
-    return Choice(name, p, True, True, f"hidden matrix{tied}")
+        return Decision(name, p, False, True, f"a row or a column{tied}")
+    return Decision(name, p, True, True, f"hidden matrix{tied}")
 
 
 def combine(*optimizers: AIM) -> AIM:
-    """One optimizer over the parameter groups of several, each group keeping its own parts and hyperparameters.
+    """One optimizer with the parameter groups of several. Each group has its own parts and hyperparameters.
 
-    The given optimizers must be fresh; they are not used any more. The first one's settings are the defaults of groups
-    added later, and decide whether schedulers that cycle momentum cycle `betas` or `momentum`.
+    The given optimizers must not have stepped, and must not be used any more. The settings of the first one are the
+    defaults of groups that are added later, and decide whether a scheduler cycles `betas` or `momentum`.
     """
     if not optimizers:
         raise ValueError("combine needs at least one optimizer")
@@ -154,5 +155,5 @@ def combine(*optimizers: AIM) -> AIM:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
     first = optimizers[0].defaults
     parts: dict[str, Any] = Parts.from_group(first)._asdict()
-    settings = {name: first[name] for name in ("weight_decay", "decoupled_weight_decay", *Execution.__annotations__)}
+    settings = {name: first[name] for name in ("weight_decay", "decoupled_weight_decay", *OPTIONS)}
     return AIM(groups, first["lr"], **parts, **settings)

@@ -1,4 +1,4 @@
-"""How the kernel is built: without a compiler all else works, and its own threads work where torch's cannot be had."""
+"""Building the kernel: the package works without a compiler, and the kernel's own threads work without torch's."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 import aimopt
 
-SOURCES = Path(aimopt.__file__).parent / "kernels"
+SOURCES = Path(aimopt.__file__).parent / "kernels" / "cpu"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
@@ -22,9 +22,9 @@ def python(code: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_a_package_without_its_kernel_steps_plainly_and_says_so(tmp_path: Path) -> None:
+def test_a_package_without_its_kernel_steps_unfused_and_reports_it(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("libstep*", "__pycache__")
-    shutil.copytree(SOURCES.parent, tmp_path / "aimopt", ignore=ignored)
+    shutil.copytree(SOURCES.parents[1], tmp_path / "aimopt", ignore=ignored)
     code = """
 import torch, aimopt
 from aimopt.cli import main
@@ -45,8 +45,8 @@ except ValueError as error:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_threads_of_its_own_do_all_the_work_and_are_not_confused_by_a_fork(tmp_path: Path) -> None:
-    """The pool that is used where torch has no OpenMP to share, under the sanitizer of threads."""
+def test_the_thread_pool_does_all_the_work_and_survives_a_fork(tmp_path: Path) -> None:
+    """The pool that is used if torch has no OpenMP to share, under the thread sanitizer."""
     program = tmp_path / "pool.cpp"
     program.write_text(
         """

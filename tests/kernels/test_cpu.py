@@ -1,4 +1,4 @@
-"""The fused step on CPUs against the plain one: whatever the tensors look like, and the same bits on any threads."""
+"""The fused step on CPUs equals the plain one for all kinds of tensors, to the same bits on any number of threads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +11,8 @@ from torch import Tensor
 
 import aimopt
 from aimopt import kernels
-from aimopt.kernels.library import Library, library
-from driving import EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters, push
+from aimopt.kernels.cpu.library import Library, library
+from optimizer_driver import EXCEPT_MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
 
 Class = Any
 every = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
@@ -30,8 +30,8 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def made(kind: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """A tensor of random numbers that lies in memory in some way."""
+def make_tensor(kind: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """A tensor of random numbers with this memory layout."""
 
     def noise(*size: int) -> Tensor:
         return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
@@ -67,20 +67,23 @@ SHAPE = st.one_of(
     seed=st.integers(0, 2**20),
 )
 @pytest.mark.usefixtures("float64_scalars", "threads")
-def test_it_does_what_the_plain_step_does(
+def test_the_fused_step_equals_the_plain_step(
     optimizer: Class, layout: Any, dtype: torch.dtype, decay: float, maximize: bool, count: int, seed: int
 ) -> None:
     torch.set_num_threads(count)
     ends = []
     for fused in (False, None):
         generator = torch.Generator().manual_seed(seed)
-        params = [made(kind, shape, dtype, generator).requires_grad_() for shape, kind, _ in layout]
+        params = [make_tensor(kind, shape, dtype, generator).requires_grad_() for shape, kind, _ in layout]
         options: Any = dict(weight_decay=decay, maximize=maximize, stochastic_rounding=False, fused=fused)
         stepping = optimizer(params, lr=0.01, **options)
-        for _ in range(4):
-            for p, (shape, _, kind) in zip(params, layout, strict=True):
-                p.grad = made(kind, shape, dtype, generator)
-            stepping.step()
+        with count_paths() as paths:
+            for _ in range(4):
+                for p, (shape, _, kind) in zip(params, layout, strict=True):
+                    p.grad = make_tensor(kind, shape, dtype, generator)
+                stepping.step()
+        dense = sum(kind != "gaps" for _, kind, _ in layout)  # one with gaps may be dense too, if it has few elements
+        assert paths["fused"] >= 4 * dense if fused is None else "fused" not in paths
         ends.append([*params, *(value for state in stepping.state.values() for value in state.values())])
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
     for plain, fused in zip(*ends, strict=True):
@@ -117,7 +120,7 @@ def test_the_same_bits_for_any_number_of_threads(Optimizer: Class, dtype: torch.
 
 @every
 def test_instruction_sets_agree(Optimizer: Class) -> None:
-    """To rounding with the baseline, which has no fused products; to the bit with one another."""
+    """With the baseline up to rounding, since it has no fused products; with one another to the bit."""
     lib = library()
     assert isinstance(lib, Library)
     ends = []
@@ -126,8 +129,8 @@ def test_instruction_sets_agree(Optimizer: Class) -> None:
         optimizer = Optimizer(params, lr=0.01, fused=True)
         push(params, 0)
         optimizer.step()
-        plan = optimizer._fused[0]._plan
-        plan.lib = lib._replace(isa=isa)
+        step = optimizer._fused_groups[0]._step
+        step.lib = lib._replace(isa=isa)
         advance(optimizer, params, 5, first=1)
         ends.append(flat(params))
     torch.testing.assert_close(ends[0], ends[-1], rtol=1e-5, atol=1e-5)
@@ -135,7 +138,7 @@ def test_instruction_sets_agree(Optimizer: Class) -> None:
         assert torch.equal(end, ends[1])
 
 
-def test_tensors_with_different_counts_share_a_step() -> None:
+def test_tensors_with_different_step_counts_are_stepped_together() -> None:
     ends = []
     for fused in (False, True):
         params = parameters([(5,), (6,), (7,)])
@@ -191,7 +194,7 @@ def test_gradients_are_not_written() -> None:
         assert all(torch.equal(p.grad, g) for p, g in zip(params, before, strict=True) if p.grad is not None)
 
 
-def test_two_optimizers_step_at_once() -> None:
+def test_several_optimizers_step_in_parallel() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def run(seed: int) -> Tensor:
@@ -203,7 +206,7 @@ def test_two_optimizers_step_at_once() -> None:
         assert torch.equal(end, run(seed))
 
 
-def test_status_tells_what_is_live() -> None:
+def test_status_reports_the_fused_path() -> None:
     status = kernels.status()
     assert status["fused, CPU"].startswith("on: ")
     assert "torch's threads" in status["fused, CPU"]

@@ -1,4 +1,4 @@
-"""A native library that others could have written is not loaded, and the step is made without it."""
+"""A native library that other users could have written is not loaded; steps are then not fused."""
 
 import os
 import pwd
@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_build import python
 
 import aimopt
-from aimopt.kernels.trust import why_untrusted
-from test_build import python
+from aimopt.kernels.cpu.trust import why_untrusted
+from aimopt.messages.reason import Reason
 
 NOBODY = 65534
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no permission bits")
@@ -26,7 +27,7 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_only_the_user_can_write_is_trusted(library: Path) -> None:
+def test_a_file_that_only_the_user_can_write_is_trusted(library: Path) -> None:
     assert why_untrusted(library) is None
     elsewhere = library.parent.parent / "the same folder by another name"
     elsewhere.symlink_to(library.parent)
@@ -34,22 +35,22 @@ def test_what_only_the_user_can_write_is_trusted(library: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_everybody_can_write_is_not(library: Path, what: str) -> None:
+def test_a_file_that_everybody_can_write_is_not_trusted(library: Path, what: str) -> None:
     path = library if what == "file" else library.parent
     path.chmod(0o757)
-    assert why_untrusted(library) == f"{path} can be written by everybody; run: chmod o-w {path}"
+    assert why_untrusted(library) == Reason(f"{path} can be written by everybody; run: chmod o-w {path}")
     path.chmod(0o755)
     assert why_untrusted(library) is None
 
 
-def test_what_the_group_can_write_is_trusted_if_nobody_else_is_in_it(library: Path) -> None:
+def test_a_file_that_its_group_can_write_is_trusted_only_in_a_private_group(library: Path) -> None:
     library.chmod(0o775)
     own = pwd.getpwuid(os.geteuid())
     others = {a.pw_name for a in pwd.getpwall() if a.pw_gid == own.pw_gid and a.pw_name != own.pw_name}
     if os.geteuid() == 0:
         shared = next((a.pw_gid for a in pwd.getpwall() if a.pw_gid != own.pw_gid), NOBODY)
         os.chown(library, 0, shared)
-        assert why_untrusted(library) == f"{library} can be written by its group; run: chmod g-w {library}"
+        assert why_untrusted(library) == Reason(f"{library} can be written by its group; run: chmod g-w {library}")
         os.chown(library, 0, own.pw_gid)
     if not others and library.stat().st_gid == own.pw_gid:
         assert why_untrusted(library) is None
@@ -57,13 +58,13 @@ def test_what_the_group_can_write_is_trusted_if_nobody_else_is_in_it(library: Pa
 
 @as_root
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_belongs_to_another_user_is_not(library: Path, what: str) -> None:
+def test_a_file_of_another_user_is_not_trusted(library: Path, what: str) -> None:
     path = library if what == "file" else library.parent
     os.chown(path, NOBODY, -1)
     assert f"{path} belongs to user {NOBODY}, neither you nor root" in str(why_untrusted(library))
 
 
-def test_a_link_to_elsewhere_and_what_is_no_file_are_not(library: Path, tmp_path: Path) -> None:
+def test_links_and_folders_are_not_trusted(library: Path, tmp_path: Path) -> None:
     (tmp_path / "other.so").write_bytes(b"")
     library.unlink()
     library.symlink_to(tmp_path / "other.so")
@@ -73,10 +74,10 @@ def test_a_link_to_elsewhere_and_what_is_no_file_are_not(library: Path, tmp_path
     assert f"{library} is not a regular file" in str(why_untrusted(library))
 
 
-def test_the_step_is_made_without_a_library_that_everybody_can_write(tmp_path: Path) -> None:
+def test_steps_are_not_fused_with_a_library_that_everybody_can_write(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     package = shutil.copytree(Path(aimopt.__file__).parent, tmp_path / "aimopt", ignore=ignored)
-    built = next((package / "kernels").glob("libstep*"), None)
+    built = next((package / "kernels" / "cpu").glob("libstep*"), None)
     if built is None:
         pytest.skip("the package was installed without its kernel")
     code = f"""

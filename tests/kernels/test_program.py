@@ -1,4 +1,4 @@
-"""Programs: what is fused, in how few instructions, and why the rest is not."""
+"""Programs: which steps are fused, in how few instructions, and why the others are not."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,30 +10,31 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM, EMA, Adaptive, Euclidean, kernels
-from aimopt.components import Geometry, Parts, State, Step, zeros
 from aimopt.kernels.program import Program
-from driving import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
+from aimopt.messages.reason import Reason
+from aimopt.parts.component import Geometry, Parts, State, Step, zeros
+from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
 
 
-def program(optimizer: AIM) -> Program | str:
+def program(optimizer: AIM) -> Program | Reason:
     (group,) = optimizer.param_groups
     return kernels.program_of(Parts.from_group(group), group)
 
 
 def fused(optimizer: AIM) -> Program:
-    found = program(optimizer)
-    assert isinstance(found, Program), found
-    return found
+    result = program(optimizer)
+    assert isinstance(result, Program), result
+    return result
 
 
-def test_all_but_the_spectral_are_fused() -> None:
+def test_all_optimizers_but_the_spectral_ones_are_fused() -> None:
     classes: list[Any] = ALL
-    not_fused = [Optimizer for Optimizer in classes if isinstance(program(Optimizer(parameters([(2, 2)]))), str)]
+    not_fused = [Optimizer for Optimizer in classes if isinstance(program(Optimizer(parameters([(2, 2)]))), Reason)]
     assert set(not_fused) == {aimopt.Muon, aimopt.AcceleratedMuon}
     assert len(EXCEPT_MATRICES) > 10
 
 
-def test_radar_passes_once_over_the_memory_of_adam() -> None:
+def test_radar_reads_and_writes_the_memory_of_adam_once() -> None:
     radar = fused(aimopt.RADAR(parameters()))
     assert radar.streams == ("param", "exp_avg", "exp_avg_sq", "grad")
     assert radar.written == {"param", "exp_avg", "exp_avg_sq"}
@@ -67,7 +68,7 @@ def test_equal_groups_share_a_program_and_lr_is_not_part_of_it() -> None:
 
 @dataclass(frozen=True)
 class Odd(Geometry):
-    """A geometry with everything element-wise that the fused step knows."""
+    """A geometry that uses every element-wise operation of the fused step."""
 
     linear = False
 
@@ -85,7 +86,7 @@ class Odd(Geometry):
         )
 
 
-def test_what_a_user_writes_is_fused_too() -> None:
+def test_a_users_part_is_fused_too() -> None:
     def run(**options: Any) -> Tensor:
         parts: Any = dict(filter=EMA(0.8), geometry=Odd(), weight_decay=0.1)
         return drive(lambda p: AIM(p, 0.01, **parts, **options), parameters([(300,), (4, 5)]))
@@ -122,7 +123,7 @@ class Branching(Geometry):
 
 @dataclass(frozen=True)
 class Masked(Geometry):
-    """Mixes in a tensor that is no stream."""
+    """Uses a tensor that is not a stream."""
 
     linear = True
 
@@ -141,7 +142,7 @@ class Masked(Geometry):
         (Masked(), "it mixes a tensor of the step with a Tensor"),
     ],
 )
-def test_what_cannot_be_fused_takes_the_plain_path_and_says_why_when_asked(geometry: Geometry, reason: str) -> None:
+def test_a_part_that_cannot_be_fused_steps_unfused_and_fused_true_says_why(geometry: Geometry, reason: str) -> None:
     def build(params: Any, fused: bool | None = None) -> AIM:
         return AIM(params, 0.01, filter=EMA(), geometry=geometry, fused=fused)
 
@@ -153,13 +154,13 @@ def test_what_cannot_be_fused_takes_the_plain_path_and_says_why_when_asked(geome
 
 
 def test_a_correction_that_evaluates_again_is_not_fused() -> None:
-    with pytest.raises(ValueError, match="FixedPoint evaluates the closure more than once a step"):
+    with pytest.raises(ValueError, match="FixedPoint evaluates the closure more than once per step"):
         AIM(
             parameters(), 0.1, filter=EMA(), geometry=Adaptive(), correction=aimopt.FixedPoint(iterations=2), fused=True
         )
 
 
-def test_an_unhashable_field_only_costs_the_fused_step() -> None:
+def test_a_part_with_an_unhashable_field_steps_unfused() -> None:
     @dataclass(frozen=True)
     class Listed(Geometry):
         weights: Any = (1.0, 2.0)
@@ -258,7 +259,7 @@ def counted_on_numbers(state: State, g: Tensor, t: Step) -> Tensor:
         (counted_on_numbers, ()),
     ],
 )
-def test_however_it_is_written_every_path_computes_the_same(update: Any, buffers: tuple[str, ...]) -> None:
+def test_every_path_computes_the_same_for_every_way_of_writing(update: Any, buffers: tuple[str, ...]) -> None:
     ends = []
     for options in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         params = parameters([(30,), (4, 5)])
@@ -277,12 +278,12 @@ def test_however_it_is_written_every_path_computes_the_same(update: Any, buffers
         (lambda x, _: (x.double() * 1e300).float() * 1e-300, "'double'"),
     ],
 )
-def test_what_a_symbol_cannot_do_as_a_tensor_does_is_not_fused(apply: Any, reason: str) -> None:
+def test_operations_that_differ_on_symbols_are_not_fused(apply: Any, reason: str) -> None:
     optimizer = AIM(parameters(), 0.01, filter=EMA(), geometry=geometry(lambda *_: None, apply))
     assert reason in str(program(optimizer))
 
 
-def test_rounding_by_a_large_number_is_left_alone() -> None:
+def test_rounding_by_adding_a_large_number_is_preserved() -> None:
     def rounded(x: Tensor, _: Any) -> Tensor:
         return (x * 10 + 12582912.0) - 12582912.0 + (x * 10).add_(12582912.0).sub_(12582912.0)
 
@@ -295,8 +296,8 @@ def test_rounding_by_a_large_number_is_left_alone() -> None:
     torch.testing.assert_close(*ends)
 
 
-def test_a_long_program_that_reads_a_buffer_at_its_end_is_made() -> None:
-    """Every iteration doubles the ways from the buffer's last reader to its beginning, and there are 2⁶⁰ of them."""
+def test_a_long_program_that_reads_a_buffer_at_its_end_is_scheduled_quickly() -> None:
+    """Every iteration doubles the paths from the buffer's last reader to its first: there are 2⁶⁰ of them."""
 
     def read_before_it_changes(state: State, g: Tensor, t: Step) -> Tensor:
         before = state["s"].clone()
@@ -313,7 +314,7 @@ def test_a_long_program_that_reads_a_buffer_at_its_end_is_made() -> None:
     assert isinstance(program(AIM(parameters(), 0.01, filter=EMA(), geometry=parts)), Program)
 
 
-def test_a_program_that_needs_too_many_registers_is_not_made() -> None:
+def test_a_program_that_needs_too_many_registers_is_refused() -> None:
     def wide(x: Tensor, _: Any) -> Tensor:
         parts = [(x + float(k)).abs() for k in range(70)]
         return sum(((a * b).sqrt() for a, b in zip(parts, parts[::-1], strict=True)), start=x)
@@ -322,7 +323,7 @@ def test_a_program_that_needs_too_many_registers_is_not_made() -> None:
     assert "registers" in str(program(AIM(parameters(), 0.01, filter=EMA(), geometry=parts)))
 
 
-def test_a_part_that_cannot_be_traced_does_not_leave_the_program_of_the_one_before() -> None:
+def test_after_a_change_to_an_untraceable_part_the_old_program_is_not_used() -> None:
     def failing(state: State, g: Tensor, t: Step) -> Tensor:
         if not isinstance(g, Tensor):
             raise ValueError("not for symbols")

@@ -1,4 +1,4 @@
-"""A GradScaler leaves unscaling to the step with `fused=True`, on whatever path that step then takes."""
+"""A GradScaler leaves unscaling to a step with `fused=True`, on every path of that step."""
 
 import itertools
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import aimopt
-from driving import flat, parameters, push
+from optimizer_driver import count_paths, flat, parameters, push
 
 Class = Any
 
 
 @pytest.mark.parametrize(("fused", "dtype"), [*itertools.product((None, True), (torch.float32, torch.bfloat16))])
 def test_under_a_gradient_scaler(fused: bool | None, dtype: torch.dtype) -> None:
-    """Scaled gradients are stepped as if they were not, written nowhere, and an infinite one skips the step whole."""
+    """Scaled gradients give the same step, are not overwritten, and an infinite one skips the whole step."""
     ends = []
     for scaled in (True, False):
         params = parameters([(50,), (3, 4)], dtype)
@@ -29,7 +29,9 @@ def test_under_a_gradient_scaler(fused: bool | None, dtype: torch.dtype) -> None
                 if not scaled:
                     continue
             given = [p.grad.clone() for p in params if p.grad is not None]
-            scaler.step(optimizer)
+            with count_paths() as paths:
+                scaler.step(optimizer)
+            assert set(paths) == ({"fused"} if step != 4 else set())
             if fused:
                 assert all(torch.equal(p.grad, g) for p, g in zip(params, given, strict=True) if p.grad is not None)
             scaler.update()
@@ -56,7 +58,7 @@ def test_a_buffer_that_starts_at_the_first_gradient_starts_at_the_unscaled_one()
 
 @pytest.mark.parametrize("way", ["watched", "compiled"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it first compiles
-def test_a_step_that_is_not_fused_after_all_unscales_too(way: str) -> None:
+def test_a_step_with_fused_true_that_runs_unfused_unscales_too(way: str) -> None:
     ends = []
     for scaled in (True, False):
         params = parameters([(20,), (3, 4)], torch.float32)
@@ -77,7 +79,7 @@ def test_a_step_that_is_not_fused_after_all_unscales_too(way: str) -> None:
 
 
 @pytest.mark.parametrize("Optimizer", [aimopt.AdamW, aimopt.RADAR], ids=lambda o: o.__name__)
-def test_a_huge_scale_does_no_harm(Optimizer: Class) -> None:
+def test_a_huge_scale_does_not_overflow(Optimizer: Class) -> None:
     ends = []
     for scale in (1.0, 2.0**76):
         params = parameters([(50,)], torch.float32)

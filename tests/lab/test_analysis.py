@@ -1,4 +1,4 @@
-"""Findings are what the runs say, at any time of a sweep."""
+"""The analysis agrees with the records of the runs, at any time of a sweep."""
 
 import dataclasses
 import math
@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from aimopt.lab.analysis import Findings, across, analyse
-from aimopt.lab.runs import Run
-from odd import Small
-from trained import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of, texts
+from aimopt.lab.analysis import StudyAnalysis, across_tasks, analyse
+from aimopt.lab.results.run import Run
+from odd_task import Small
+from trained_findings import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of, texts
+
+pytestmark = pytest.mark.xdist_group("trained")  # one process builds what these tests share
 
 
-def last(label: str, found: Findings) -> list[float]:
+def last(label: str, found: StudyAnalysis) -> list[float]:
     """The last test loss of each seed, straight from the records."""
     runs = [run for cell, run in found.cells if (cell.contender, cell.role) == (label, "final")]
     return [run.history[-1][found.measure.key] for run in runs if run]
@@ -43,7 +45,7 @@ def test_contenders_are_compared_seed_by_seed() -> None:
     assert found.reference.difference is None
 
 
-def test_the_chosen_rate_has_the_best_mean_of_three_and_its_place_is_told() -> None:
+def test_the_chosen_rate_has_the_best_mean_of_three_and_its_edge_is_reported() -> None:
     found = findings()[0]
     for standing in found.standings:
         scores = {}
@@ -63,7 +65,7 @@ def test_ranks_are_those_of_the_means() -> None:
 
 
 @pytest.mark.parametrize("make", [comparison, odd_comparison, heat_map])
-def test_findings_can_be_had_after_any_number_of_runs(make: Any) -> None:
+def test_a_study_can_be_analysed_after_any_number_of_runs(make: Any) -> None:
     study, runs = make(), runs_of(make)
     for count in range(0, len(runs) + 1, 7):
         found = analyse(study, dict(list(runs.items())[:count]))
@@ -74,7 +76,7 @@ def test_findings_can_be_had_after_any_number_of_runs(make: Any) -> None:
     assert analyse(study, runs).progress == (len(runs), 0, 0, len(runs))
 
 
-def test_a_contender_still_to_come_counts_in_the_correction() -> None:
+def test_a_contender_without_results_counts_in_the_correction() -> None:
     study, runs = comparison(), runs_of(comparison)
     lion = {c.config.identity for c in study.cells(runs) if c.contender == "Lion"}
     found = analyse(study, {identity: run for identity, run in runs.items() if identity not in lion})
@@ -137,7 +139,7 @@ def test_the_target_is_where_the_mean_of_the_reference_ends() -> None:
     assert found.overhead is OVERHEAD
 
 
-def test_returns_are_interquartile_means_and_chances() -> None:
+def test_returns_are_interquartile_means_and_probabilities() -> None:
     found = findings()[1]
     radar = found.standing("RADAR").returns
     assert radar is not None
@@ -166,26 +168,26 @@ def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:
     assert swept.default == (0.01, 0.1)
 
 
-def test_a_sweep_over_what_has_no_order_keeps_the_order_it_was_asked_in() -> None:
+def test_a_sweep_over_what_has_no_order_keeps_the_order_of_the_study() -> None:
     swept = analyse(texts(), runs_of(texts)).sweep
     assert swept is not None
     assert swept.values == (("exact", False),)
     assert swept.default == (True,)
 
 
-def test_tasks_are_put_together_by_the_ranks_of_those_on_all_of_them() -> None:
+def test_tasks_are_combined_by_the_ranks_of_contenders_with_results_on_all() -> None:
     first, second, _ = findings()
-    over = across([first, second])
+    over = across_tasks([first, second])
     assert over is not None
     ranks = [{s.label: s.spread.mean for s in f.standings if s.spread} for f in (first, second)]
     assert over.ranks == {"RADAR": 1.0, "AdamW": 2.0}
     assert all(means["RADAR"] != means["AdamW"] for means in ranks)
     assert over.left_out == ("Lion", *(s.label for s in second.standings[2:]))
     assert over.profile["RADAR"][0] == np.mean([a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)])
-    assert across([first]) is None
+    assert across_tasks([first]) is None
 
 
-def _pairs(found: Findings) -> list[tuple[float, float]]:
+def _pairs(found: StudyAnalysis) -> list[tuple[float, float]]:
     return list(zip(last("RADAR", found), last("AdamW", found), strict=True))
 
 
@@ -205,35 +207,35 @@ def _session(**fields: Any) -> Any:
     ("change", "level", "words"),
     [
         (lambda run: {"status": "failed", "reason": "out of luck"}, "problem", "1 run failed and is left out: Lion"),
-        (lambda run: {"status": "running"}, "warning", "1 run is not over: Lion final seed 2."),
+        (lambda run: {"status": "running"}, "warning", "1 run is not finished: Lion final seed 2."),
         (
             lambda run: {"status": "diverged", "reason": "nan"},
             "warning",
-            "counted as the worst: Lion final seed 2 (nan)",
+            "counts as the worst value: Lion final seed 2 (nan)",
         ),
-        (_facts, "problem", "Seed 2 began from different weights"),
+        (_facts, "problem", "Seed 2 started from different weights"),
         (lambda run: {"facts": {}}, "warning", "1 run did not record the initial weights"),
-        (_session(data="other"), "problem", "The runs saw different data"),
+        (_session(data="other"), "problem", "The runs used different data"),
         (_session(commit="abc"), "warning", "differ in commit"),
         (_session(commit=40 * "d" + "+"), "warning", "dddddddddd+ (1)"),
-        (_session(commit="abc+"), "warning", "source files that are not in their commit"),
+        (_session(commit="abc+"), "warning", "source files that were changed since their commit"),
         (_session(versions={"torch": "1.0"}), "warning", "differ in versions: torch"),
         (_session(machine={"threads": "64"}), "warning", "differ in machine: threads"),
     ],
 )
-def test_the_audit_tells_what_is_wrong_with_a_run(change: Any, level: str, words: str) -> None:
+def test_the_audit_reports_a_problem_of_a_run(change: Any, level: str, words: str) -> None:
     study, runs = comparison(), runs_of(comparison)
     cell = next(c for c in study.cells(runs) if (c.contender, c.role, c.config.seed) == ("Lion", "final", 2))
     identity = cell.config.identity
     before = analyse(study, runs).audit
     after = analyse(study, _changed(runs, identity, **change(runs[identity]))).audit
-    told = [remark for remark in after if words in remark.text]
-    assert [remark.level for remark in told] == [level]
+    remarks = [remark for remark in after if words in remark.text]
+    assert [remark.level for remark in remarks] == [level]
     if not words.startswith("source"):  # the package's own files may be changed while it is worked on
         assert not any(words in remark.text for remark in before)
 
 
-def test_the_audit_tells_of_a_search_that_lacks_a_run() -> None:
+def test_the_audit_reports_a_search_with_a_missing_run() -> None:
     study, runs = comparison(), runs_of(comparison)
     cell = next(c for c in study.cells(runs) if (c.contender, c.role) == ("Lion", "search"))
     found = analyse(study, _changed(runs, cell.config.identity, status="failed"))
@@ -243,18 +245,18 @@ def test_the_audit_tells_of_a_search_that_lacks_a_run() -> None:
 @pytest.mark.parametrize(
     ("found", "level", "words"),
     [
-        (0, "ok", "All 39 runs are over"),
+        (0, "ok", "All 39 runs have a result"),
         (0, "ok", "Every contender had the same search: 3 learning rates, 20 steps each."),
-        (0, "ok", "The search went by validation loss with seed 5, which is not reported."),
-        (0, "ok", "all contenders began from the same weights"),
-        (0, "ok", "All runs saw the same data"),
-        (0, "warning", "The search ended at the edge of their grids"),
+        (0, "ok", "The search used validation loss with seed 5, which is not reported."),
+        (0, "ok", "all contenders started from the same weights"),
+        (0, "ok", "All runs used the same data"),
+        (0, "warning", "The search chose a rate at the edge of their grids"),
         (1, "warning", "Only 4 seeds: a verdict needs at least 5."),
         (1, "ok", "No learning rate was searched"),
         (2, "warning", "Only the learning rate of RADAR was searched"),
     ],
 )
-def test_the_audit_tells_how_the_study_was_made(found: int, level: str, words: str) -> None:
+def test_the_audit_reports_how_the_study_was_made(found: int, level: str, words: str) -> None:
     assert [r.level for r in findings()[found].audit if words in r.text] == [level]
 
 
@@ -269,7 +271,7 @@ def test_a_seed_that_tuned_and_is_reported_is_a_problem() -> None:
     object.__setattr__(study, "seeds", (5, 0))  # which a study itself refuses
     found = analyse(study, runs_of(comparison))
     assert [r.text for r in found.audit if "is reported too" in r.text] == [
-        "Seed 5 chose the learning rates and is reported too."
+        "Seed 5 was used to choose the learning rates and is reported too."
     ]
 
 
@@ -282,18 +284,18 @@ def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
     assert found.standing("Lion").lr == min(trial.lr for trial in found.standing("Lion").trials)
 
 
-def test_changed_settings_are_told() -> None:
+def test_the_audit_reports_changed_settings() -> None:
     study = dataclasses.replace(comparison(), settings={"steps": 30})
     assert "The task's settings are not those of the scale demo: steps=30." in {
         r.text for r in analyse(study, {}).audit
     }
 
 
-def test_a_run_that_was_begun_again_is_told() -> None:
+def test_the_audit_reports_notes_of_a_run() -> None:
     runs = dict(runs_of(comparison))
     identity = next(cell.config.identity for cell in comparison().cells(runs) if cell.role == "final")
     runs[identity] = dataclasses.replace(runs[identity], notes=("It was begun again.",))
     remarks = [remark for remark in analyse(comparison(), runs).audit if "begun again" in remark.text]
     assert [(r.level, r.text) for r in remarks] == [
-        ("warning", "1 run was not made in one piece: RADAR final seed 0 (It was begun again.).")
+        ("warning", "1 run has notes: RADAR final seed 0 (It was begun again.).")
     ]

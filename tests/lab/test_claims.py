@@ -1,4 +1,4 @@
-"""Of many processes, one alone works in a folder."""
+"""Claims: only one of many processes works in a folder."""
 
 import errno
 import json
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab import claims
-from aimopt.lab.claims import Claim
+from aimopt.lab.results import claims
+from aimopt.lab.results.claims import Claim
 
 TAKE = """
 import sys
 from pathlib import Path
-from aimopt.lab.claims import Claim
+from aimopt.lab.results.claims import Claim
 folder = Path(sys.argv[1])
 sys.stdin.readline()
 claim = Claim.take(folder)
@@ -27,7 +27,7 @@ sys.stdin.readline()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim whose date is doubtful is watched for a moment only."""
-    monkeypatch.setattr(claims, "BEAT", 0.05)
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.05)
 
 
 def process(folder: Path) -> "subprocess.Popen[str]":
@@ -49,14 +49,14 @@ def end(one: "subprocess.Popen[str]") -> None:
     one.communicate()
 
 
-def test_one_of_several_that_try_at_once(tmp_path: Path) -> None:
+def test_one_of_several_concurrent_processes_gets_the_claim(tmp_path: Path) -> None:
     processes = [process(tmp_path) for _ in range(4)]
     assert sorted(answers(processes)) == ["refused", "refused", "refused", "taken"]
     for one in processes:
         end(one)
 
 
-def test_a_dead_process_is_followed_at_once_and_by_one_alone(tmp_path: Path) -> None:
+def test_exactly_one_process_takes_over_from_a_dead_one(tmp_path: Path) -> None:
     first = process(tmp_path)
     assert answers([first]) == ["taken"]
     assert Claim.take(tmp_path) is None
@@ -67,7 +67,7 @@ def test_a_dead_process_is_followed_at_once_and_by_one_alone(tmp_path: Path) -> 
         end(one)
 
 
-def elsewhere(folder: Path, silent: float) -> None:
+def write_foreign_claim(folder: Path, silent: float) -> None:
     """A claim of another machine, silent for so long."""
     claim = folder / "claim.1"
     claim.write_text(json.dumps({"token": "theirs", "host": "another machine", "pid": 1}))
@@ -75,27 +75,27 @@ def elsewhere(folder: Path, silent: float) -> None:
     os.utime(claim, (now - silent, now - silent))
 
 
-def fall_silent(claim: Claim) -> None:
+def stop_heartbeat(claim: Claim) -> None:
     """As a process that is stopped, or cut off from the disk."""
-    claim.ended.set()
-    claim.beating.join()
+    claim.released.set()
+    claim.heartbeat.join()
 
 
-def test_another_machine_is_believed_dead_only_after_long_silence(tmp_path: Path) -> None:
-    elsewhere(tmp_path, claims.STALE - 5)
+def test_a_claim_of_another_machine_is_stale_only_after_a_long_time(tmp_path: Path) -> None:
+    write_foreign_claim(tmp_path, claims.STALE_SECONDS - 5)
     assert Claim.take(tmp_path) is None
-    elsewhere(tmp_path, claims.STALE + 5)
+    write_foreign_claim(tmp_path, claims.STALE_SECONDS + 5)
     claim = Claim.take(tmp_path)
     assert claim is not None
     assert claim.holds()
     claim.release()
 
 
-def test_a_process_that_was_thought_dead_learns_it(tmp_path: Path) -> None:
+def test_a_process_that_lost_its_claim_notices_it(tmp_path: Path) -> None:
     first = Claim.take(tmp_path)
     assert first is not None
-    fall_silent(first)
-    elsewhere(tmp_path, claims.STALE + 5)  # as it looks from a machine that cannot see this process
+    stop_heartbeat(first)
+    write_foreign_claim(tmp_path, claims.STALE_SECONDS + 5)  # as it looks from a machine that cannot see this process
     second = Claim.take(tmp_path)
     assert second is not None
     assert not first.holds()
@@ -112,16 +112,16 @@ def test_a_released_folder_can_be_taken_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_half_written_is_alive(tmp_path: Path) -> None:
+def test_a_half_written_claim_is_valid(tmp_path: Path) -> None:
     (tmp_path / "claim.1").touch()
     assert Claim.take(tmp_path) is None
 
 
-def test_who_was_taken_over_does_not_hold_again_when_the_other_is_done(tmp_path: Path) -> None:
+def test_a_lost_claim_does_not_become_valid_again_when_the_other_is_released(tmp_path: Path) -> None:
     first = Claim.take(tmp_path)
     assert first is not None
-    fall_silent(first)
-    elsewhere(tmp_path, claims.STALE + 5)
+    stop_heartbeat(first)
+    write_foreign_claim(tmp_path, claims.STALE_SECONDS + 5)
     second = Claim.take(tmp_path)
     assert second is not None
     second.release()
@@ -129,20 +129,22 @@ def test_who_was_taken_over_does_not_hold_again_when_the_other_is_done(tmp_path:
     first.release()
 
 
-def test_on_a_full_disk_another_machine_is_believed_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(tmp_path, claims.STALE + 5)
+def test_on_a_full_disk_the_claim_of_another_machine_stays_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_foreign_claim(tmp_path, claims.STALE_SECONDS + 5)
 
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(Path, "touch", full)
-    assert claims.held(tmp_path)
+    assert claims.is_claimed(tmp_path)
     assert Claim.take(tmp_path) is None
 
 
 @pytest.mark.parametrize("ahead", [60.0, 1e6])
 def test_a_claim_from_the_future_does_not_block(ahead: float, tmp_path: Path) -> None:
-    elsewhere(tmp_path, -ahead)
+    write_foreign_claim(tmp_path, -ahead)
     claim = Claim.take(tmp_path)
     assert claim is not None
     assert claim.holds()
@@ -150,7 +152,7 @@ def test_a_claim_from_the_future_does_not_block(ahead: float, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0, 1e6])
-def test_a_process_at_work_keeps_its_run_when_the_clock_jumps(jump: float, tmp_path: Path) -> None:
+def test_a_living_process_keeps_its_claim_when_the_clock_jumps(jump: float, tmp_path: Path) -> None:
     """As others see it: the date of its claim is far off, until it gives its next sign of life."""
     claim = Claim.take(tmp_path)
     assert claim is not None
@@ -166,7 +168,7 @@ def test_a_process_at_work_keeps_its_run_when_the_clock_jumps(jump: float, tmp_p
 def test_a_damaged_claim_blocks_only_as_long_as_it_is_fresh(content: str, tmp_path: Path) -> None:
     path = tmp_path / "claim.1"
     path.write_bytes(content.encode("latin-1"))
-    assert claims.held(tmp_path)
+    assert claims.is_claimed(tmp_path)
     assert Claim.take(tmp_path) is None
     os.utime(path, (1.0, 1.0))
     claim = Claim.take(tmp_path)

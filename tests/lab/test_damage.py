@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from aimopt.cli import main
-from aimopt.lab import json_files
-from aimopt.lab.investigation import findings
-from aimopt.lab.report.forms.spreadsheet import spreadsheet
-from aimopt.lab.store import Store
-from written import written_store
+from aimopt.lab.api import analyse_all
+from aimopt.lab.report.formats.csv_text import csv_text
+from aimopt.lab.results import json_files
+from aimopt.lab.results.store import Store
+from written_stores import written_store
 
 RUN_FILES = ("manifest.json", "result.json", "metrics.jsonl")
 KINDS = (*RUN_FILES, "study", "overhead", "reason.txt", "claim.1")
@@ -64,25 +64,25 @@ def file_of(kind: str, root: Path) -> Path:
 def read_all(root: Path) -> Store:
     """Read whatever there is, and draw every conclusion from it."""
     store = Store(root)
-    spreadsheet(findings(store, store.studies()))
-    store.aside()
+    csv_text([one.analysis for one in analyse_all(store.studies(), store)])
+    store.set_aside_reasons()
     for run in store.runs().values():
-        store.at_work(run.config)
+        store.is_claimed(run.config)
     return store
 
 
-def expect_the_rest(store: Store, kind: str, count: int) -> None:
+def assert_other_files_are_read(store: Store, kind: str, count: int) -> None:
     """A damaged file costs its own run or study alone."""
     assert len(store.runs()) >= count - (kind in RUN_FILES)
     assert len(store.studies()) >= 1 - (kind == "study")
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where there are values in a document, itself included."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from places(item, (*path, key))
+        yield from paths_of_values(item, (*path, key))
 
 
 def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
@@ -93,15 +93,15 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     return copy
 
 
-def seal(path: Path, value: Any) -> None:
+def write_with_checksum(path: Path, value: Any) -> None:
     """Write what is wrong as if it were right: checksums fit."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(record) + "\n" for record in value) if isinstance(value, list) else "3\n")
-        result = json_files.opened((path.parent / "result.json").read_bytes())
+        result = json_files.parse_checked((path.parent / "result.json").read_bytes())
         result["metrics"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        (path.parent / "result.json").write_bytes(json_files.sealed(result))
+        (path.parent / "result.json").write_bytes(json_files.with_checksum(result))
     elif isinstance(value, dict) and value:
-        path.write_bytes(json_files.sealed(value))
+        path.write_bytes(json_files.with_checksum(value))
     else:
         path.write_text(json.dumps(value))
 
@@ -109,7 +109,7 @@ def seal(path: Path, value: Any) -> None:
 def documents(path: Path) -> Any:
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
-    return json_files.opened(path.read_bytes())
+    return json_files.parse_checked(path.read_bytes())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,27 +124,27 @@ def test_flipped_bits_and_truncations(kind: str, root: Path) -> None:
             del changed[draw.randrange(len(content)) :]
         path.write_bytes(changed)
         store = read_all(root)
-        expect_the_rest(store, kind, count)
+        assert_other_files_are_read(store, kind, count)
         if kind not in ("reason.txt", "claim.1"):  # they are free text, and a sign of life
             assert path.relative_to(root).as_posix() in store.unreadable
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reason.txt"])
-def test_wrong_types_under_a_right_checksum(kind: str, root: Path) -> None:
+def test_wrong_types_with_a_right_checksum(kind: str, root: Path) -> None:
     path, count = file_of(kind, root), len(Store(root).runs())
     document, draw = documents(path), random.Random(kind)
-    every = [(place, wrong) for place in places(document) for wrong in WRONG]
+    every = [(place, wrong) for place in paths_of_values(document) for wrong in WRONG]
     for place, wrong in draw.sample(every, min(50, len(every))):
-        seal(path, replaced(document, place, wrong))
-        expect_the_rest(read_all(root), kind, count)
+        write_with_checksum(path, replaced(document, place, wrong))
+        assert_other_files_are_read(read_all(root), kind, count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_100_000_levels(kind: str, root: Path) -> None:
+def test_100_000_nested_levels(kind: str, root: Path) -> None:
     path, count = file_of(kind, root), len(Store(root).runs())
     for opening in (b"[", b'{"a":', b'{"config": ['):
         path.write_bytes(opening * 100_000)
-        expect_the_rest(read_all(root), kind, count)
+        assert_other_files_are_read(read_all(root), kind, count)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_100_000_levels(kind: str, root: Path) -> None:
         ("overhead", {"reference": "another"}, "it was measured for another study"),
     ],
 )
-def test_status_and_report_name_the_file_and_go_on(
+def test_status_and_report_name_the_damaged_file_and_continue(
     kind: str, change: dict[str, Any], reason: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = file_of(kind, root)
-    seal(path, {**documents(path), **change})
+    write_with_checksum(path, {**documents(path), **change})
     name = path.relative_to(root).as_posix()
     if kind != "overhead":  # which only a report reads
         assert main(["status", str(root)]) == 0
@@ -173,7 +173,7 @@ def test_status_and_report_name_the_file_and_go_on(
     assert reason in store.unreadable[name]
 
 
-def test_a_report_is_written_whatever_is_damaged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_written_despite_damaged_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("metrics.jsonl", "overhead"):
         path = file_of(kind, root)
         path.write_bytes(path.read_bytes()[:-9])
@@ -193,11 +193,11 @@ def test_costs_that_cannot_be_read_are_set_aside_and_measured_again(root: Path) 
     assert store.overhead(study) is None
     store.save_overhead(study, costs)
     assert store.overhead(study) == costs
-    assert any("checksum is wrong" in reason for reason in store.aside().values())
+    assert any("checksum is wrong" in reason for reason in store.set_aside_reasons().values())
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_pipe_is_not_waited_for(name: str, root: Path) -> None:
+def test_reading_does_not_block_on_a_pipe(name: str, root: Path) -> None:
     path = file_of(name, root)
     path.unlink()
     os.mkfifo(path)
@@ -207,7 +207,7 @@ def test_a_pipe_is_not_waited_for(name: str, root: Path) -> None:
 def test_files_without_a_checksum_are_read_as_before(root: Path) -> None:
     before = read_all(root).runs()
     for path in root.glob("**/*.json"):
-        path.write_text(json.dumps(json_files.opened(path.read_bytes())))
+        path.write_text(json.dumps(json_files.parse_checked(path.read_bytes())))
     store = read_all(root)
     assert store.runs() == before
     assert store.unreadable == {}
@@ -219,7 +219,7 @@ def test_a_changed_result_is_noticed(root: Path) -> None:
     assert "its checksum is wrong" in read_all(root).unreadable[path.relative_to(root).as_posix()]
 
 
-def test_some_runs_in_full_and_the_others_in_short(root: Path) -> None:
+def test_only_the_selected_runs_are_read_in_full(root: Path) -> None:
     store = Store(root)
     whole = store.runs()
     chosen = next(iter(whole))

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from aimopt.cli import main
-from aimopt.lab.runner import run
-from aimopt.lab.store import Store, StoreGone
-from running import moved_to, own_run
-from short import SHORT, short_run, short_study
+from aimopt.lab.execution.runner import train_run
+from aimopt.lab.results.store import Store, StoreGone
+from engine_runs import user_run, work_in
+from short_studies import SHORT, short_run, short_study
 
 SETTINGS = [f"--set={name}={value}" for name, value in SHORT.items()]
-QUICK = ["--scale=demo", "--grid", "1", "--seeds", "0", *SETTINGS]
+QUICK = ["--workers=1", "--scale=demo", "--grid", "1", "--seeds", "0", *SETTINGS]
 RUN = ["run", "digits", "--scale=demo", "--seed=3", *SETTINGS]
 COMPARE = ["compare", "digits", "--optimizers", "RADAR", "AdamW", *QUICK]
 SWEEP = ["sweep", "digits", "--over=gamma=0", *QUICK]
@@ -29,13 +29,13 @@ WRITING = (RUN, COMPARE, SWEEP, ["report"])
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return moved_to(tmp_path, monkeypatch)
+    return work_in(tmp_path, monkeypatch)
 
 
 def fill(store: Store) -> None:
     """A store with a study and a run of it."""
     store.save_study(short_study(seeds=(0,), grid=(1.0,)))
-    run(short_run(), store)
+    train_run(short_run(), store)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def expect(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str
     assert message in said
 
 
-def test_what_cannot_be_written_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_the_file_that_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(Store("results"))
     before = sorted(Path("results").rglob("*"))
     with no_file_larger_than(0):
@@ -94,13 +94,13 @@ def test_a_full_and_a_read_only_disk_are_named(folder: Path, capsys: pytest.Capt
             while ballast.write(bytes(4096)):
                 pass
         for arguments in WRITING:
-            expect(arguments, ": No space left on device; make room, and give the command again", capsys)
+            expect(arguments, ": No space left on device; free some disk space, and give the command again", capsys)
         assert main(["status"]) == 0
         Path("results/ballast").unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(folder / "results")], check=True)
         for arguments in WRITING:
             expect(arguments, ": Read-only file system; choose a folder that can be written to", capsys)
-        assert Store("results").at_work(short_run())  # nobody could say otherwise
+        assert Store("results").is_claimed(short_run())  # nobody could say otherwise
         assert main(["status"]) == 0
 
 
@@ -109,15 +109,15 @@ def test_a_store_below_a_file_is_named(folder: Path, capsys: pytest.CaptureFixtu
     for arguments in (RUN, COMPARE, SWEEP):
         with pytest.raises(SystemExit, match="2"):
             main([*arguments, "--store=results/below"])
-        assert "results' is a file, where a folder is needed; give another name" in capsys.readouterr().err
+        assert "results' is a file, but a folder is needed; give another name" in capsys.readouterr().err
     with pytest.raises(NotADirectoryError, match="results/below"):
         Store("results/below").create()
 
 
-def test_a_store_that_is_deleted_in_mid_run_ends_it_and_is_not_made_again(
+def test_a_store_that_is_deleted_during_a_run_ends_it_and_is_not_created_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own_run(folder)
+    user_run(folder)
     deleted: list[float] = []
 
     def delete() -> None:
@@ -139,17 +139,17 @@ def test_a_store_that_is_deleted_in_mid_run_ends_it_and_is_not_made_again(
     assert not os.path.exists("results")
 
 
-def test_only_a_store_that_must_exist_is_not_made_again(tmp_path: Path) -> None:
+def test_only_a_store_that_must_exist_is_not_created_again(tmp_path: Path) -> None:
     config, store = short_run(), Store(tmp_path / "results")
     for _ in range(2):
-        work = store.work(config)
-        assert work is not None
-        work.release()
+        writer = store.claim_run(config)
+        assert writer is not None
+        writer.release()
         shutil.rmtree(store.root)
     store.create()
     shutil.rmtree(store.root)
     with pytest.raises(StoreGone, match="is gone"):
-        store.work(config)
+        store.claim_run(config)
     with pytest.raises(StoreGone, match="is gone"):
         store.check_exists()
     assert not store.root.exists()

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import spawn
 
-from aimopt.lab.tasks.language import Language
+from aimopt.paper.tasks.language import Language
 from small_language import GPT2, QWEN, context
+
+pytestmark = pytest.mark.xdist_group("distributed")  # one process builds what these tests share
 
 # One with dropout, by an optimizer that tells the scale of gradients; and one without.
 RUNS: dict[str, tuple[Language, str, float]] = {"gpt2": (GPT2, "SGDM", 0.3), "qwen": (QWEN, "RADAR", 1e-2)}

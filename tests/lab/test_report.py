@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,16 +23,29 @@ import pytest
 from rich.console import Console
 
 from aimopt.lab.analysis import analyse
-from aimopt.lab.console import CleanConsole
-from aimopt.lab.report import terminal_table, words, write
-from aimopt.lab.report.figures import STYLES, VARIABLES, Drawn, draw_all, rendering, styles_of
-from aimopt.lab.report.forms import latex, markdown
-from aimopt.lab.report.forms.spreadsheet import spreadsheet
-from aimopt.lab.report.sections import all_pictures, build
-from aimopt.lab.runs import Run, Status
-from aimopt.lab.study import Study
-from odd import NAME
-from trained import ablated, comparison, findings, heat_map, odd_comparison, one_option, pairs, runs_of, texts, unset
+from aimopt.lab.execution.console import CleanConsole
+from aimopt.lab.protocol.study import Study
+from aimopt.lab.report import phrasing, terminal_table, write
+from aimopt.lab.report.figures import STYLES, VARIABLES, RenderedPicture, render_all, rendering, styles_of
+from aimopt.lab.report.formats import latex, markdown
+from aimopt.lab.report.formats.csv_text import csv_text
+from aimopt.lab.report.sections import all_pictures, build_report
+from aimopt.lab.results.run import Run, Status
+from odd_task import NAME
+from trained_findings import (
+    ablated,
+    comparison,
+    findings,
+    heat_map,
+    odd_comparison,
+    one_option,
+    pairs,
+    runs_of,
+    texts,
+    unset,
+)
+
+pytestmark = pytest.mark.xdist_group("trained")  # one process builds what these tests share
 
 LABELS = ("RADAR", "AdamW", "Lion")
 
@@ -55,38 +68,51 @@ def svgs(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(drawing) for drawing in drawings]
 
 
-def test_a_report_is_a_page_and_the_same_in_other_forms(tmp_path: Path) -> None:
+def test_a_report_is_a_page_and_files_in_other_formats(tmp_path: Path) -> None:
     write(tmp_path, findings()[1:2])
     assert {path.name for path in tmp_path.iterdir()} == {
         "index.html", "report.md", "tables.tex", "results.csv", "figures",
     }  # fmt: skip
     stems = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert "compare-odd-accuracy-demo-differences" in stems
+    assert "compare-odd-task-accuracy-demo-differences" in stems
     for stem in stems:
         assert (tmp_path / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / "figures" / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
     assert stems == set(re.findall(r"figures/([\w-]+)\.png", (tmp_path / "report.md").read_text()))
 
 
-def test_pictures_that_processes_share_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_pictures_rendered_in_two_processes_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "_processes", lambda: 2)
+    shares, forked = list[int](), rendering._forked
 
-    def drawn(per_process: int) -> dict[str, Drawn]:
+    def count_share(function: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+        shares.append(len(items))
+        return forked(function, items)
+
+    monkeypatch.setattr(rendering, "_forked", count_share)
+
+    def rendered(per_process: int) -> dict[str, RenderedPicture]:
         monkeypatch.setattr(rendering, "PICTURES_PER_PROCESS", per_process)
-        report = build(findings()[1:2], "title", "command")
-        return draw_all(all_pictures(report)[1:3], report.styles, ("png", "pdf"))
+        report = build_report(findings()[1:2], "title", "command")
+        return render_all(all_pictures(report)[1:3], report.styles, ("png", "pdf"))
 
-    alone, shared = drawn(per_process=2), drawn(per_process=1)
-    assert [set(picture.files) for picture in alone.values()] == [{"png", "pdf"}] * 2
-    assert alone == shared
+    in_one = rendered(per_process=2)
+    assert shares == []
+    in_two = rendered(per_process=1)
+    assert shares == [1]  # the second picture was given to a forked process
+    assert [set(picture.files) for picture in in_one.values()] == [{"png", "pdf"}] * 2
+    assert in_one == in_two
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
-def test_forked_processes_share_the_work_and_what_one_fails_at_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_processes_share_the_work_and_failed_shares_are_done_in_the_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rendering, "_processes", lambda: 3)
     monkeypatch.setattr(rendering, "PICTURES_PER_PROCESS", 2)
     here = os.getpid()
-    made = rendering.on_all_cores(lambda item: (item, os.getpid()), range(10))
+    made = rendering.map_in_processes(lambda item: (item, os.getpid()), range(10))
     assert [item for item, _ in made] == list(range(10))
     assert len({process for _, process in made}) == 3
     assert [process == here for _, process in made[:4]] == [True, False, False, True]
@@ -98,9 +124,9 @@ def test_forked_processes_share_the_work_and_what_one_fails_at_is_done_here(monk
             raise KeyError(item)
         return os.getpid()
 
-    assert rendering.on_all_cores(fail, range(10)) == [here] * 10
+    assert rendering.map_in_processes(fail, range(10)) == [here] * 10
     with pytest.raises(ZeroDivisionError):
-        rendering.on_all_cores(lambda item: 1 / (item - 4), range(10))
+        rendering.map_in_processes(lambda item: 1 / (item - 4), range(10))
     assert not multiprocessing.active_children()
 
 
@@ -111,7 +137,7 @@ def test_the_page_needs_nothing_else(page: str) -> None:
     assert not re.findall(r"url\((?!#)", page)
 
 
-def test_only_the_own_script_may_run(page: str) -> None:
+def test_only_the_script_of_the_package_may_run(page: str) -> None:
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert len(scripts) == 1
     digest = b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
@@ -129,7 +155,7 @@ HOSTILE = "=a\x1b]52;c;\x07b\rc\x00d\u202ee\u2028f\x9bg\ufffeh\udc80i\nj </scrip
 OBEYED = set("\x1b\x07\r\x00\u202e\u2028\x9b\ufffe\udc80")
 
 
-def test_control_characters_reach_no_form_of_the_report(tmp_path: Path) -> None:
+def test_control_characters_reach_no_format_of_the_report(tmp_path: Path) -> None:
     odd, runs = odd_comparison(), dict(runs_of(odd_comparison))
     renamed = [dataclasses.replace(c, label=HOSTILE) if c.label == NAME else c for c in odd.contenders]
     study = dataclasses.replace(odd, contenders=tuple(renamed), name=HOSTILE)
@@ -156,14 +182,14 @@ def test_control_characters_reach_no_form_of_the_report(tmp_path: Path) -> None:
     assert not OBEYED & set(screen.getvalue())
 
 
-def test_numbers_below_zero_stay_numbers_in_the_spreadsheet() -> None:
+def test_negative_numbers_stay_numbers_in_the_csv_file() -> None:
     found = findings()[0]
     cells = [(cell, dataclasses.replace(run, history=[{"step": 1, "x": -0.5}])) for cell, run in found.cells if run]
-    rows = list(csv.DictReader(io.StringIO(spreadsheet([dataclasses.replace(found, cells=tuple(cells))]))))
+    rows = list(csv.DictReader(io.StringIO(csv_text([dataclasses.replace(found, cells=tuple(cells))]))))
     assert {row["last_x"] for row in rows} == {"-0.5"}
 
 
-def test_every_anchor_of_the_page_is_there_once(page: str) -> None:
+def test_every_anchor_of_the_page_exists_once(page: str) -> None:
     names = re.findall(r'\sid="([^"]+)"', page)
     assert len(names) == len(set(names))
     assert {link[1:] for link in re.findall(r'href="(#[^"]+)"', page)} <= set(names)
@@ -179,7 +205,7 @@ def test_figures_take_the_colours_of_the_page_and_carry_a_stamp(page: str) -> No
         assert drawing.get("aria-label")
 
 
-def test_a_dollar_in_a_figure_is_a_dollar(page: str) -> None:
+def test_a_dollar_sign_in_a_figure_is_no_formula(page: str) -> None:
     texts = [element.text for drawing in svgs(page) for element in drawing.iter() if element.text]
     assert NAME in texts
     assert not [text for text in texts if "mathdefault" in text]
@@ -193,7 +219,7 @@ def test_the_same_findings_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 14])
-def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path) -> None:
+def test_a_report_can_be_written_while_runs_are_missing(count: int, tmp_path: Path) -> None:
     parts = [
         analyse(make(), dict(list(runs_of(make).items())[:count])) for make in (comparison, odd_comparison, heat_map)
     ]
@@ -207,7 +233,7 @@ def test_a_report_can_be_had_while_the_runs_are_made(count: int, tmp_path: Path)
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("make", [one_option, texts, pairs, unset, ablated, heat_map])
-def test_a_report_of_damaged_runs_can_be_had(make: Callable[[], Study], share: float, tmp_path: Path) -> None:
+def test_a_report_can_be_written_with_incomplete_runs(make: Callable[[], Study], share: float, tmp_path: Path) -> None:
     draw = random.Random(0)
     states: list[Status] = ["diverged", "failed", "running"]
 
@@ -231,7 +257,7 @@ def test_comparisons_come_first(tmp_path: Path) -> None:
     assert names == ["compare", "ablation", "sensitivity"]
 
 
-def test_a_report_of_nothing_can_be_had(tmp_path: Path) -> None:
+def test_a_report_can_be_written_without_studies(tmp_path: Path) -> None:
     assert "No comparison has a result yet" in write(tmp_path, []).read_text()
 
 
@@ -251,7 +277,7 @@ def test_the_results_have_the_means_and_the_best_is_bold(folder: Path) -> None:
         mean, std = (f"{number:.4f}" for number in standing.spread[:2])
         marks = {"better": "▲", "worse": "▼"}
         text = {1: f"**{mean}**", 2: f"<u>{mean}</u>", 3: mean}[standing.rank or 0]
-        assert by_name[standing.label] == f"{text}{marks.get(words.verdict(standing.difference), '')} ± {std}"
+        assert by_name[standing.label] == f"{text}{marks.get(phrasing.verdict(standing.difference), '')} ± {std}"
 
 
 def test_the_paper_gives_its_ranking_at_another_scale_and_its_numbers_at_its_own(tmp_path: Path, folder: Path) -> None:
@@ -265,7 +291,7 @@ def test_the_paper_gives_its_ranking_at_another_scale_and_its_numbers_at_its_own
     assert r"| the paper's |  | 0.9000 ± 0.0100 | 0.8000 ± 0.0200 |" in (tmp_path / "report.md").read_text()
 
 
-def test_the_spreadsheet_has_every_run_and_no_formulas(folder: Path) -> None:
+def test_the_csv_file_has_every_run_and_no_formulas(folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
     assert len(rows) == sum(len(found.cells) for found in findings())
     for row, (cell, run) in zip(rows, findings()[0].cells, strict=False):
@@ -277,7 +303,7 @@ def test_the_spreadsheet_has_every_run_and_no_formulas(folder: Path) -> None:
     assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@")]
 
 
-def test_the_tables_for_latex_are_whole(folder: Path) -> None:
+def test_the_latex_tables_are_complete(folder: Path) -> None:
     text = (folder / "tables.tex").read_text()
     for body in re.findall(r"\\toprule\n(.*?)\\bottomrule", text, re.DOTALL):
         rows = [line for line in body.splitlines() if line.endswith(r"\\")]
@@ -298,7 +324,7 @@ def test_the_tables_for_latex_are_whole(folder: Path) -> None:
         (markdown.escape, "a|b *c* _d_ <e> `f`\n# [g](h)", r"a\|b \*c\* \_d\_ \<e\> \`f\` \# \[g\](h)"),
     ],
 )  # fmt: skip
-def test_what_is_special_in_a_form_is_escaped(escape: Callable[[str], str], text: str, expected: str) -> None:
+def test_special_characters_of_a_format_are_escaped(escape: Callable[[str], str], text: str, expected: str) -> None:
     assert escape(text) == expected
 
 
@@ -317,24 +343,24 @@ def test_the_terminal_gets_a_hundred_columns_and_no_markup() -> None:
 
 def test_the_headline_counts_verdicts() -> None:
     first, second, _ = findings()
-    verdicts = [words.verdict(f.standing("RADAR").difference) for f in (first, second)]
+    verdicts = [phrasing.verdict(f.standing("RADAR").difference) for f in (first, second)]
     better, worse = (verdicts.count(word) for word in ("better", "worse"))
-    assert words.headline([first, second], None) == (
+    assert phrasing.headline([first, second], None) == (
         f"Against AdamW on 2 tasks, RADAR is better on {better}, worse on {worse}, "
-        f"and cannot be told from it on {2 - better - worse} "
+        f"and cannot be distinguished from it on {2 - better - worse} "
         "(4 to 5 seeds, a verdict needs at least 5; among 6 contenders)."
     )
-    told = {"better": "is better than", "worse": "is worse than"}.get(verdicts[0], "cannot be told from")
-    assert words.headline([first], None) == (
-        f"On Digits, MLP (1k), at scale demo, RADAR {told} AdamW (5 seeds; among RADAR, AdamW and Lion)."
+    result = {"better": "is better than", "worse": "is worse than"}.get(verdicts[0], "cannot be distinguished from")
+    assert phrasing.headline([first], None) == (
+        f"On Digits, MLP (1k), at scale demo, RADAR {result} AdamW (5 seeds; among RADAR, AdamW and Lion)."
     )
-    assert words.headline([findings()[2]], None) == ""
+    assert phrasing.headline([findings()[2]], None) == ""
 
 
 TWO_SEEDS = "cannot tell: too few seeds (2 of at least 5)"
 
 
-def test_two_seeds_give_no_verdict_in_any_form(tmp_path: Path) -> None:
+def test_two_seeds_give_no_verdict_in_any_format(tmp_path: Path) -> None:
     """However sure the t-test is: RADAR is made better than AdamW by 1 on each of two seeds."""
     study, runs = comparison(), dict(runs_of(comparison))
     by_seed = {(c.contender, c.config.seed): c.config.identity for c in study.cells(runs) if c.role == "final"}
@@ -349,16 +375,19 @@ def test_two_seeds_give_no_verdict_in_any_form(tmp_path: Path) -> None:
     assert difference is not None
     assert difference.holm_t_p < 0.01
     assert difference.verdict == TWO_SEEDS
-    assert words.headline([found], None) == (
-        "On Digits, MLP (1k), at scale demo, RADAR cannot be told from AdamW "
+    assert phrasing.headline([found], None) == (
+        "On Digits, MLP (1k), at scale demo, RADAR cannot be distinguished from AdamW "
         "(2 seeds, a verdict needs at least 5; among RADAR, AdamW and Lion)."
     )
-    assert "With 2 seeds, no contender can be told from AdamW: a verdict needs at least 5." in words.summary(found)
+    assert (
+        "With 2 seeds, no contender can be distinguished from AdamW: a verdict needs at least 5."
+        in phrasing.summary(found)
+    )
     write(tmp_path, [found], refresh=1)
     forms = {name: (tmp_path / name).read_text() for name in ("index.html", "report.md", "tables.tex", "results.csv")}
     for name in ("index.html", "report.md", "tables.tex"):
         assert forms[name].count(TWO_SEEDS) >= 2, name  # RADAR and Lion
-        assert words.headline([found], None) in forms[name] or name == "tables.tex"
+        assert phrasing.headline([found], None) in forms[name] or name == "tables.tex"
     for name, text in forms.items():
         assert not re.search(r"[▲▼](?! (better|worse))|\$\^\{[+-]\}\$(?! (better|worse))|better than", text), name
     screen = io.StringIO()
@@ -366,46 +395,46 @@ def test_two_seeds_give_no_verdict_in_any_form(tmp_path: Path) -> None:
     assert len(re.findall(r"(?:RADAR|Lion) .* cannot tell *│\n.* 2 of 5 seeds", screen.getvalue())) == 2
 
 
-def test_the_summary_flatters_nobody() -> None:
+def test_the_summary_names_diverged_contenders_and_missing_runs() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
-    assert words.summary(analyse(study, {})) == ["So far: 0 of 39 runs are over.", "There is no result yet."]
+    assert phrasing.summary(analyse(study, {})) == ["So far: 0 of 39 runs are over.", "There is no result yet."]
     finals = {label: [c.config.identity for c in study.cells(runs) if c[:2] == (label, "final")] for label in LABELS}
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in finals["RADAR"]}
     reference = findings()[0].reference.spread
     assert reference is not None
-    assert words.summary(analyse(study, runs))[:3] == [
+    assert phrasing.summary(analyse(study, runs))[:3] == [
         f"AdamW has the best mean test loss ({reference.mean:.4f}); RADAR is 3rd of 3 (diverged).",
         "Against AdamW, worse: RADAR and Lion.",
         "RADAR diverged on 5 of 5 seeds.",
     ]
     others = [*finals["AdamW"], *finals["Lion"]]
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in others}
-    assert words.summary(analyse(study, runs))[0] == "Every contender diverged."
+    assert phrasing.summary(analyse(study, runs))[0] == "Every contender diverged."
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("text", "expected"),
     [
-        (words.number(-1.25, 1), "−1.2"),
-        (words.number(float("inf"), 1), "diverged"),
-        (words.number(None, 1), "–"),
-        (words.signed(0.5, 2), "+0.50"),
-        (words.signed(-float("inf"), 2), "−∞"),
-        (words.interval(-1, 2, 1), "[−1.0, 2.0]"),
-        (words.interval(float("nan"), 2, 1), ""),
-        (words.probability(0.0001), "<0.001"),
-        (words.probability(0.0312), "0.031"),
-        (words.general(1e-5), "1e−5"),
-        (words.amount(3 << 20, "B"), "3 MiB"),
-        (words.amount(0.011, "s"), "11 ms"),
-        (words.amount(240, "s"), "4 min"),
-        (words.ordinal(11), "11th"),
-        (words.ordinal(22), "22nd"),
-        (words.listed(["a", "b", "c"]), "a, b and c"),
+        (phrasing.number(-1.25, 1), "−1.2"),
+        (phrasing.number(float("inf"), 1), "diverged"),
+        (phrasing.number(None, 1), "–"),
+        (phrasing.signed(0.5, 2), "+0.50"),
+        (phrasing.signed(-float("inf"), 2), "−∞"),
+        (phrasing.interval(-1, 2, 1), "[−1.0, 2.0]"),
+        (phrasing.interval(float("nan"), 2, 1), ""),
+        (phrasing.probability(0.0001), "<0.001"),
+        (phrasing.probability(0.0312), "0.031"),
+        (phrasing.general(1e-5), "1e−5"),
+        (phrasing.amount(3 << 20, "B"), "3 MiB"),
+        (phrasing.amount(0.011, "s"), "11 ms"),
+        (phrasing.amount(240, "s"), "4 min"),
+        (phrasing.ordinal(11), "11th"),
+        (phrasing.ordinal(22), "22nd"),
+        (phrasing.listed(["a", "b", "c"]), "a, b and c"),
     ],
 )
-def test_numbers_read_as_people_write_them(told: str, expected: str) -> None:
-    assert told == expected
+def test_numbers_are_formatted_as_people_write_them(text: str, expected: str) -> None:
+    assert text == expected
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1.
@@ -437,7 +466,7 @@ def oklab(colour: str, vision: Any) -> Any:
 
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_any_two_colours_can_be_told_apart(theme: str, vision: str) -> None:
+def test_any_two_colours_are_distinguishable(theme: str, vision: str) -> None:
     places = [oklab(getattr(style, theme), VISIONS[vision]) for style in STYLES]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(places, 2)) > 0.1
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.report import words, write
+from aimopt.lab.report import phrasing, write
 from browser import CHROMIUM, Browser
-from odd import NAME
-from trained import findings
+from odd_task import NAME
+from trained_findings import findings
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.xdist_group("trained"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +37,12 @@ def browser(chromium: Browser, url: str) -> Browser:
     return chromium
 
 
-def test_the_page_loads_without_complaints(browser: Browser) -> None:
+def test_the_page_loads_without_errors(browser: Browser) -> None:
     assert browser.errors == []
     assert browser.evaluate("document.title") == NAME
 
 
-def test_the_results_are_those_of_the_findings(browser: Browser) -> None:
+def test_the_page_shows_the_results_of_the_analysis(browser: Browser) -> None:
     rows = browser.evaluate(
         "[...document.querySelector('table.results').rows].map(row => [...row.cells].map(cell => cell.innerText))"
     )
@@ -63,7 +66,7 @@ def test_names_stay_text(browser: Browser) -> None:
 
 
 def test_a_click_in_the_legend_hides_a_contender_and_another_shows_it(browser: Browser) -> None:
-    study, chip = "#compare-odd-small-demo", "#compare-odd-small-demo .chip[data-series='1']"
+    study, chip = "#compare-odd-task-small-demo", "#compare-odd-task-small-demo .chip[data-series='1']"
     visible = (
         f"[...document.querySelectorAll(\"{study} .plot [data-series='SERIES']\")]"
         ".map(part => getComputedStyle(part).display !== 'none')"
@@ -79,8 +82,8 @@ def test_a_click_in_the_legend_hides_a_contender_and_another_shows_it(browser: B
     assert all(browser.evaluate(ours))
 
 
-def test_the_pointer_over_a_curve_tells_its_numbers(browser: Browser) -> None:
-    name = "compare-odd-small-demo-curve-valid-loss"
+def test_the_pointer_over_a_curve_shows_its_numbers(browser: Browser) -> None:
+    name = "compare-odd-task-small-demo-curve-valid-loss"
     x, y, width, height = browser.evaluate(
         f"(() => {{ const svg = document.querySelector('#{name} .plot');"
         "svg.scrollIntoView({block: 'center', behavior: 'instant'});"
@@ -118,15 +121,15 @@ def test_figures_follow_the_scheme_of_the_system_and_the_button(browser: Browser
     browser.evaluate("sessionStorage.clear()")
 
 
-def test_what_the_page_says_of_verdicts_is_what_the_findings_say(browser: Browser) -> None:
+def test_the_page_shows_the_verdicts_of_the_analysis(browser: Browser) -> None:
     rows = browser.evaluate(
-        "[...document.querySelectorAll('#compare-odd-small-demo table.verdicts tbody tr')]"
+        "[...document.querySelectorAll('#compare-odd-task-small-demo table.verdicts tbody tr')]"
         ".map(row => [row.cells[0].innerText, [...row.cells].at(-1).innerText])"
     )
-    assert dict(rows) == {s.label: words.verdict(s.difference) for s in findings()[0].standings if s.difference}
+    assert dict(rows) == {s.label: phrasing.verdict(s.difference) for s in findings()[0].standings if s.difference}
 
 
-def test_the_page_stays_where_the_reader_is_when_it_reloads(chromium: Browser, tmp_path: Path) -> None:
+def test_the_page_keeps_its_scroll_position_when_it_reloads(chromium: Browser, tmp_path: Path) -> None:
     page = write(tmp_path, findings()[:1], refresh=0.5)
     chromium.open(page.as_uri())
     chromium.evaluate("scrollTo({top: 700, behavior: 'instant'})")

@@ -13,7 +13,7 @@ import pytest
 from aimopt.cli import main
 from aimopt.lab.report import serve
 from aimopt.lab.report.server import MAX_CONNECTIONS, ReportServer, _content
-from aimopt.lab.store import Store
+from aimopt.lab.results.store import Store
 
 
 def ask(port: int, path: str, host: str) -> tuple[int, bytes]:
@@ -38,11 +38,11 @@ def server(tmp_path: Path) -> Iterator[ReportServer]:
     (inside / "figures").symlink_to(tmp_path / "elsewhere")
     made: list[int] = []
 
-    def again() -> None:
+    def regenerate() -> None:
         made.append(1)
         (inside / "index.html").write_text(f"made {len(made)} times")
 
-    with serve(inside, again, every=1000) as running:
+    with serve(inside, regenerate, min_seconds=1000) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield running
@@ -50,17 +50,17 @@ def server(tmp_path: Path) -> Iterator[ReportServer]:
         thread.join()
 
 
-def test_a_port_that_is_in_use_is_named_before_the_report_is_made(
+def test_a_port_in_use_is_an_error_before_the_report_is_written(
     server: ReportServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Store(tmp_path / "store").create()
     assert main(["report", str(tmp_path / "store"), "--watch", f"--port={server.server_port}"]) == 2
-    said = f"aimopt report: port {server.server_port} of this machine cannot be used: Address already in use; give "
+    said = f"aimopt report: port {server.server_port} of this machine cannot be used: Address already in use; choose "
     assert capsys.readouterr().err.startswith(said)
     assert not (tmp_path / "store" / "report").exists()
 
 
-def test_the_page_is_made_when_asked_for_but_not_too_often(server: ReportServer) -> None:
+def test_the_page_is_regenerated_on_request_but_not_too_often(server: ReportServer) -> None:
     host = f"127.0.0.1:{server.server_port}"
     assert [ask(server.server_port, path, host) for path in ("/", "/index.html")] == [(200, b"made 1 times")] * 2
     assert server.url == f"http://{host}/"
@@ -95,7 +95,7 @@ def test_only_this_machine_is_served_and_only_the_report(
     assert b"secret" not in content
 
 
-def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_replaces_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "page.csv").symlink_to(tmp_path / "secret")
     assert _content(tmp_path / "page.csv") is None
@@ -110,9 +110,7 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_who_asks_nothing_is_dropped_however_slowly_it_speaks(
-    server: ReportServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_sends_no_request_is_dropped(server: ReportServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aimopt.lab.report.server.CLIENT_SECONDS", 0.5)
     began = time.monotonic()
     with (
@@ -129,7 +127,7 @@ def test_who_asks_nothing_is_dropped_however_slowly_it_speaks(
     assert ask(server.server_port, "/", "localhost")[0] == 200
 
 
-def test_only_so_many_connections_are_open_at_once(server: ReportServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_open_connections_is_limited(server: ReportServer, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.ExitStack() as opened:
         address = ("127.0.0.1", server.server_port)
         idle = [opened.enter_context(socket.create_connection(address)) for _ in range(MAX_CONNECTIONS + 5)]
@@ -142,13 +140,13 @@ def test_only_so_many_connections_are_open_at_once(server: ReportServer, capsys:
     assert capsys.readouterr().err == ""
 
 
-def test_a_report_that_cannot_be_made_is_told_to_the_reader_alone(
+def test_an_error_while_regenerating_goes_to_the_client_only(
     server: ReportServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         raise OSError("the store <results>\r\nX: y is gone")
 
-    server.again = fail
+    server.regenerate = fail
     status, content = ask(server.server_port, "/", "localhost")
     assert status == 503
     assert b"the store &lt;results&gt; X: y is gone" in content

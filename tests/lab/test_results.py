@@ -1,4 +1,4 @@
-"""What docs/results shows is what was measured: the page follows from the runs that lie beside it."""
+"""What docs/results holds is what was measured: the tables follow from the runs in the archive beside them."""
 
 import subprocess
 import sys
@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.investigation import findings
-from aimopt.lab.report.forms.spreadsheet import spreadsheet
-from aimopt.lab.store import Store
-from aimopt.lab.tasks import PAPER
+from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.api import analyse_all
+from aimopt.lab.protocol.recipes import compare
+from aimopt.lab.report.formats.latex import latex
+from aimopt.lab.report.sections import build_report
+from aimopt.lab.results.store import Store
+from aimopt.paper.entries import TASKS
+from aimopt.paper.presets import ablation
+
+pytestmark = pytest.mark.xdist_group("archive")  # one process builds what these tests share
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -24,15 +30,19 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(folder)
 
 
+def findings(store: Store) -> list[StudyAnalysis]:
+    return [one.analysis for one in analyse_all(store.studies(), store)]
+
+
 def test_every_setting_was_compared_and_no_run_left_out(mini: Store) -> None:
-    found = findings(mini, mini.studies())
-    assert {f.study.task for f in found if f.study.name == "compare"} == set(PAPER)
+    found = findings(mini)
+    assert {f.study.task for f in found if f.study.name == "compare"} == set(TASKS)
     assert [f.study for f in found if not f.progress.complete] == []
-    assert mini.unreadable == mini.aside() == {}
+    assert mini.unreadable == mini.set_aside_reasons() == {}
 
 
-def test_the_page_follows_from_the_runs(mini: Store) -> None:
-    assert spreadsheet(findings(mini, mini.studies())) == (RESULTS / "results.csv").read_text()
+def test_the_tables_follow_from_the_runs(mini: Store) -> None:
+    assert latex(build_report(findings(mini), "A comparison of optimizers", "")) == (RESULTS / "tables.tex").read_text()
 
 
 def test_the_reproduction_says_what_the_runs_do(mini: Store) -> None:
@@ -41,3 +51,23 @@ def test_the_reproduction_says_what_the_runs_do(mini: Store) -> None:
     lines = (ROOT / "docs" / "reproduction.md").read_text().splitlines()
     assert len(said.splitlines()) > 50
     assert [line for line in said.splitlines() if line not in lines] == []
+
+
+def test_a_comparison_of_today_finds_the_runs_of_the_archive(mini: Store) -> None:
+    runs = mini.runs()
+    for task in TASKS:
+        study = compare(task, "mini")
+        cells = study.cells(runs)
+        assert study.count_unknown_runs(runs) == 0
+        assert [cell.config for cell in cells if cell.config.identity not in runs] == []
+        stored = [one for one in mini.studies() if one == study]
+        assert len(stored) == 1
+        assert mini.study_file(stored[0]).is_file()
+        assert mini.overhead(stored[0]) is not None
+
+
+def test_a_study_keeps_its_file_when_it_is_asked_for_again(mini: Store) -> None:
+    files = set(mini.root.joinpath("studies").iterdir())
+    for study in (compare("cifar10-vit", "mini"), ablation("wikitext2-finetune", "mini")):
+        assert mini.save_study(study).stored_as is not None
+    assert set(mini.root.joinpath("studies").iterdir()) == files

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.config import RunConfig
-from aimopt.lab.overhead import Cost, Overhead
-from aimopt.lab.runner import run
-from aimopt.lab.store import Store, write
-from aimopt.lab.study import compare
-from short import short_run
+from aimopt.lab.execution.runner import train_run
+from aimopt.lab.protocol.recipes import compare
+from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.results.costs import Cost, Overhead
+from aimopt.lab.results.store import Store
+from short_studies import short_run
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from aimopt.lab.store import write
+from aimopt.atomic_files import write_atomically
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-write(Path(sys.argv[1]), b"half")
+write_atomically(Path(sys.argv[1]), b"half")
 """
 Damage = Callable[[Path], object]
 
 
 def finished(store: Store) -> tuple[RunConfig, Path]:
     config = short_run()
-    assert run(config, store) == "finished"
+    assert train_run(config, store) == "finished"
     return config, store.folder(config)
 
 
@@ -44,7 +44,7 @@ def test_a_run_reads_back(store: Store) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "metrics.jsonl", "result.json"]
 
 
-def test_what_a_killed_process_was_writing_is_removed_when_the_run_is_worked_on_again(store: Store) -> None:
+def test_half_written_files_of_a_killed_process_are_deleted_when_the_run_is_claimed(store: Store) -> None:
     folder = store.folder(short_run())
     folder.mkdir(parents=True)
     killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(folder / "checkpoint.pt")], check=False)
@@ -54,7 +54,7 @@ def test_what_a_killed_process_was_writing_is_removed_when_the_run_is_worked_on_
     assert not [path.name for path in folder.iterdir() if path.name[0] == "."]
 
 
-def test_folders_of_two_stores_can_be_put_together(store: Store, tmp_path: Path) -> None:
+def test_two_stores_are_merged_by_moving_folders(store: Store, tmp_path: Path) -> None:
     config, folder = finished(store)
     other = Store(tmp_path / "other")
     target = other.folder(config)
@@ -85,31 +85,22 @@ def change_config(folder: Path) -> None:
         change_config,
     ],
 )
-def test_a_damaged_run_is_set_aside_and_made_again(damage: Damage, store: Store) -> None:
+def test_a_damaged_run_is_set_aside_and_trained_again(damage: Damage, store: Store) -> None:
     config, folder = finished(store)
     before = (folder / "metrics.jsonl").read_text().splitlines()
     damage(folder)
-    assert run(config, store) == "finished"
+    assert train_run(config, store) == "finished"
     after = (folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(a)["test_loss"] for a in after] == [json.loads(b)["test_loss"] for b in before]
-    assert len(store.aside()) == 1
+    assert len(store.set_aside_reasons()) == 1
     assert len(store.runs()) == 1
 
 
-def test_reading_all_runs_passes_over_damaged_ones(store: Store) -> None:
+def test_reading_all_runs_skips_damaged_ones(store: Store) -> None:
     _, folder = finished(store)
     truncate("result.json")(folder)
     assert store.runs() == {}
     assert folder.exists()
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write(path, b"old")
-    with pytest.raises(TypeError):
-        write(path, "text")  # type: ignore[arg-type]
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["../../escape.py:Task", "a/b c:d", "<b>", "ü" * 300, ".."])
@@ -140,12 +131,12 @@ def test_a_reader_never_takes_a_run_away_from_its_writer(store: Store) -> None:
 
     def write_often() -> None:
         for attempt in range(60):
-            work = store.work(config)
-            assert work is not None
-            work.begin(config)
-            work.metrics([{"step": attempt}])
-            work.result("failed", "again", [{"step": attempt, "train_loss": 1.0}], {})
-            work.release()
+            writer = store.claim_run(config)
+            assert writer is not None
+            writer.begin(config)
+            writer.write_metrics([{"step": attempt}])
+            writer.write_result("failed", "again", [{"step": attempt, "train_loss": 1.0}], {})
+            writer.release()
         ended.set()
 
     writer = threading.Thread(target=write_often)
@@ -155,10 +146,10 @@ def test_a_reader_never_takes_a_run_away_from_its_writer(store: Store) -> None:
         store.runs()
     writer.join()
     assert folder.exists()
-    assert store.aside() == {}
+    assert store.set_aside_reasons() == {}
 
 
-def test_another_question_is_another_file(store: Store) -> None:
+def test_different_studies_have_different_files(store: Store) -> None:
     studies = [compare("digits", "demo", optimizers=["AdamW", name]) for name in ("RADAR", "Lion")]
     for study in studies:
         store.save_study(study)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import aimopt
 from aimopt import EMA, AdanPair, FixedPoint, HeavyBall, QuasiHyperbolic, theory
-from aimopt.components import Parts
-from aimopt.filters import OnePole
+from aimopt.parts.component import Parts
+from aimopt.parts.filters import OnePole
 
 NAMES = ("L", "sigma2", "nu_min", "nu_max", "lr", "ell", "beta1", "gamma")
 betas = st.one_of(st.just(0.0), st.floats(0.01, 0.98))
@@ -299,11 +299,11 @@ def test_a_search_over_all_constants_finds_the_same_edge_and_no_better_bound() -
         edge = theory.largest_stable_lr(**shape, ell_ratio=ratio, beta1=beta1, gamma=gamma)
         for fraction in (0.3, 0.97, 1.03):
             lr = fraction * edge
-            found = search(**shape, lr=lr, ell=ratio * lr, beta1=beta1, gamma=gamma)
+            best = search(**shape, lr=lr, ell=ratio * lr, beta1=beta1, gamma=gamma)
             c = theory.certificate(**shape, sigma2=1.0, lr=lr, ell=ratio * lr, beta1=beta1, gamma=gamma)
-            assert c.feasible == math.isfinite(found) == (fraction < 1)
+            assert c.feasible == math.isfinite(best) == (fraction < 1)
             if c.feasible:
-                assert c.C_v / c.d2 <= found * 1.005
+                assert c.C_v / c.d2 <= best * 1.005
 
 
 def test_batch_sizes_may_grow() -> None:
@@ -341,24 +341,24 @@ def certificate(**changed: float) -> theory.Certificate:
 
 
 @pytest.mark.parametrize(
-    ("lr", "words"),
-    [(0.4, "d2 > 0 fails .* lr=0.4 is not below .* = 0.1667"), (0.1, "d1 > 0 fails"), (0.02, "none is both")],
+    ("lr", "message"),
+    [(0.4, "d2 > 0 fails .* lr=0.4 is not below .* = 0.1667"), (0.1, "d1 > 0 fails"), (0.02, "no c2 satisfies both")],
 )
-def test_an_infeasible_setting_says_which_condition_fails(lr: float, words: str) -> None:
+def test_an_infeasible_setting_says_which_condition_fails(lr: float, message: str) -> None:
     c = certificate(lr=lr)
     assert not c.feasible
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         c.bound(10, 1.0)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         c.floor(10)
     assert "no certificate for η=" in str(c)
-    limit = float(c.why.rsplit("lower lr below ", 1)[1].split()[0])
+    limit = float(c.reason.rsplit("lower lr below ", 1)[1].split()[0])
     assert certificate(lr=0.999 * limit, ell=0.999 * limit * 1e-5 / lr).feasible
     assert not certificate(lr=1.001 * limit, ell=1.001 * limit * 1e-5 / lr).feasible
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: certificate(beta1=1.0), r"beta1 must be .* in \[0, 1\).* got 1.0"),
         (lambda: certificate(nu_min=2.0), "nu_min=2 exceeds nu_max=1"),
@@ -377,8 +377,8 @@ def test_an_infeasible_setting_says_which_condition_fails(lr: float, words: str)
         (lambda: of(EMA()), "pass lr="),
     ],
 )
-def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_mistakes_get_a_message_that_says_what_to_do(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 

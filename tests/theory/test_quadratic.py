@@ -1,7 +1,7 @@
 """Stability and rates on quadratics, held to real optimizers on real quadratics, to closed forms and to eigenvalues."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,8 @@ from aimopt import (
     Secant,
     theory,
 )
-from aimopt.components import Correction, Displacement, Filter, State, Step, Transfer
-from aimopt.corrections import Residual
+from aimopt.parts.component import Attempt, Correction, Displacement, Filter, State, Step, Transfer
+from aimopt.parts.corrections import Residual
 
 Make = Callable[[list[Tensor]], AIM]
 STILL: dict[str, Any] = dict(delta=1e-100, zeta=1.0)  # R = 1
@@ -114,7 +114,7 @@ def test_just_inside_the_edge_converges_and_just_outside_diverges(make: Make) ->
     if math.isinf(edge):
         path = np.abs(trajectory(make, np.array([1e2, 1e4]), 300))
         assert (path[-1] < 1e-3).all()
-        assert type(quadratic.subject.correction) is ExactQuadratic
+        assert type(quadratic.linear_step.correction) is ExactQuadratic
         return
     inside, outside = np.abs(trajectory(make, np.array([0.98, 1.02]) * edge / 0.1, 1000)).T
     assert inside[-200:].max() < 0.1 * inside[:200].max()
@@ -212,7 +212,7 @@ def test_a_comparison_prints_as_a_table() -> None:
         "2 steps": (EMA(), FixedPoint(iterations=2)),
         "exact": (EMA(), ExactQuadratic()),
     }
-    table = theory.compare(sources, 1, 100)
+    table = theory.compare_on_quadratics(sources, 1, 100)
     text = str(table)
     assert "condition number 100" in text
     assert "always" in text
@@ -223,7 +223,7 @@ def test_a_comparison_prints_as_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: theory.quadratic(aimopt.Lion([torch.zeros(1, requires_grad=True)])), "Sign is not linear"),
         (lambda: theory.quadratic(EMA()).rate(1, 2), "pass lr="),
@@ -233,8 +233,8 @@ def test_a_comparison_prints_as_a_table() -> None:
         (lambda: theory.quadratic(EMA(), FixedPoint(ell=0.1)).largest_stable, "pass lr="),
     ],
 )
-def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_mistakes_get_a_message_that_says_what_to_do(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 
@@ -266,9 +266,22 @@ class Third(Residual):
         return step.m
 
 
+@dataclass(frozen=True)
+class Twice(Residual):
+    """A user's correction that evaluates the gradient a second time."""
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return step.m
+
+    def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+        yield
+
+
 def test_what_never_converges_and_what_is_not_analysed() -> None:
     uphill = theory.quadratic(Uphill())
     assert uphill.largest_stable == 0
     assert math.isinf(uphill.best_rate(1, 10).factor)
     with pytest.raises(ValueError, match="more than two gradients"):
         theory.quadratic(EMA(), Third())
+    with pytest.raises(ValueError, match=r"Twice evaluates the gradient again .* use FixedPoint\(iterations=…\)"):
+        theory.quadratic(EMA(), Twice())

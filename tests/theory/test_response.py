@@ -31,8 +31,8 @@ from aimopt import (
     Sign,
     theory,
 )
-from aimopt.components import Filter, Parts, State, Step, Transfer
-from aimopt.filters import Coefficients, OnePole
+from aimopt.parts.component import Filter, Parts, State, Step, Transfer
+from aimopt.parts.filters import Coefficients, OnePole
 
 Make = Callable[[list[Tensor]], AIM]
 # R hardly moves: ζ = 1 beside a tiny δ, or an ε beside which √v is nothing. Then a displacement is a direction times η.
@@ -59,7 +59,7 @@ SCALE = {"AdamW": 1.0, "NAdam": 1.0, "ConstantNAdam": 1.0, "QHAdam": 1.0, "Adan"
 
 
 def directions(make: Make, gradients: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The displacements of a real optimizer, a row a step, divided by the learning rate it uses."""
+    """The displacements of a real optimizer, one row per step, divided by the learning rate it uses."""
     p = torch.zeros(gradients.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = make([p])
     rate = SCALE.get(type(optimizer).__name__, 0.1) * Parts.from_group(optimizer.param_groups[0]).filter.gain
@@ -75,7 +75,7 @@ def directions(make: Make, gradients: NDArray[np.float64]) -> NDArray[np.float64
 
 @named
 @pytest.mark.usefixtures("float64_scalars")
-def test_impulses_and_swings_come_out_as_predicted(make: Make) -> None:
+def test_impulses_and_oscillations_come_out_as_predicted(make: Make) -> None:
     """Long after the start: an impulse is the impulse response, cos ωt comes out as |H|·cos(ωt + φ)."""
     predicted = theory.response(make([torch.zeros(1, requires_grad=True)]))
     start, after = 1000, 100
@@ -84,7 +84,7 @@ def test_impulses_and_swings_come_out_as_predicted(make: Make) -> None:
     gradients = np.column_stack([t == start, np.cos(np.outer(t, omega))]).astype(float)
     got = directions(make, gradients)[start:]
     np.testing.assert_allclose(got[:, 0], predicted.impulse(after), atol=1e-7)
-    H = predicted.at(omega)
+    H = predicted.at_frequency(omega)
     expected = np.abs(H) * np.cos(np.outer(t[start:], omega) + np.angle(H))
     np.testing.assert_allclose(got[:, 1:], expected, atol=1e-7)
 
@@ -138,7 +138,7 @@ def test_radar_in_closed_form_and_by_scipy(beta: float, gamma: float, ratio: flo
     b = (1 - ratio) * np.array([1 - beta + gamma, -gamma]) + ratio * np.array([1, -beta])
     a = np.array([1, -beta])
     omega, H = signal.freqz(b, a, worN=33, include_nyquist=True)
-    np.testing.assert_allclose(got.at(omega), H, atol=1e-7)
+    np.testing.assert_allclose(got.at_frequency(omega), H, atol=1e-7)
     np.testing.assert_allclose(got.grid(33).magnitude, np.abs(H), atol=1e-7)
     np.testing.assert_allclose(np.exp(1j * got.grid(33).phase) * np.abs(H), H, atol=1e-6)
     h = signal.lfilter(b, a, np.eye(1, 4000)[0])
@@ -182,7 +182,7 @@ def test_zeros_poles_and_group_delay_are_scipys(filter: Filter, correction: Any)
 
 
 def test_the_group_delay_is_how_late_a_ramp_comes_out() -> None:
-    """A gradient that grows by one a step comes out group-delay(0) steps behind: 9 for SGDM, 7.92 for RADAR."""
+    """A gradient that grows by one per step comes out group-delay(0) steps behind: 9 for SGDM, 7.92 for RADAR."""
     for make, late in ((OPTIMIZERS["SGDM"], 9.0), (OPTIMIZERS["RADAR"], 7.92)):
         ramp = np.arange(1500.0)[:, None]
         got = directions(make, ramp)[-1, 0]
@@ -191,11 +191,11 @@ def test_the_group_delay_is_how_late_a_ramp_comes_out() -> None:
         assert float(predicted.group_delay(0.0)) == pytest.approx(late, abs=1e-9)
 
 
-def test_adan_with_equal_decays_is_radars_filter_and_else_it_is_not() -> None:
+def test_adan_is_radars_filter_only_with_equal_decays() -> None:
     """The paper says that they share one formula; that takes equal decays, and then γ = β(1−β)."""
     omega = np.linspace(0, math.pi, 50)
     same, radar = theory.response(AdanPair(0.9, 0.9)), theory.response(GradientDifference(0.9, 0.09))
-    np.testing.assert_allclose(same.at(omega), radar.at(omega), atol=1e-6)
+    np.testing.assert_allclose(same.at_frequency(omega), radar.at_frequency(omega), atol=1e-6)
     assert same.quasi_hyperbolic == pytest.approx((0.9, 0.9), abs=1e-5)
     two_poles = theory.response(AdanPair(0.98, 0.92))
     assert two_poles.quasi_hyperbolic is None
@@ -222,7 +222,7 @@ FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswit
 
 @pytest.mark.parametrize("filter", FILTERS, ids=lambda filter: type(filter).__name__)
 def test_every_filter_does_what_it_declares(filter: Filter) -> None:
-    """The impulse response of `transfer` is that of `update`, long after the start; new filters come along."""
+    """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
     quiet, after = 1200, 60
     state = {name: new(torch.zeros(1)).double() for name, new in filter.buffers().items()}
     got = []
@@ -266,18 +266,18 @@ def test_groups_and_parts() -> None:
     assert theory.response((HeavyBall(0.9), FixedPoint())).nu == pytest.approx(0.9)
 
 
-def test_a_nonlinear_geometry_that_maps_the_residual_apart_leaves_m() -> None:
+def test_a_nonlinear_geometry_that_maps_the_residual_separately_leaves_m() -> None:
     p = [torch.zeros(2, 2, requires_grad=True)]
     apart = theory.response(aimopt.AcceleratedLion(p, ell_ratio=0.5))
-    assert apart.of == "m"
+    assert apart.direction == "m"
     assert apart.numerator == theory.response(aimopt.Lion(p)).numerator
     assert apart.first_steps(3).gain == pytest.approx(theory.response(aimopt.Lion(p)).first_steps(3).gain)
-    assert theory.response(aimopt.Muon(p)).of == "m + 0.05·(g − m)"  # it mixes before the map
+    assert theory.response(aimopt.Muon(p)).direction == "m + 0.05·(g − m)"  # it mixes before the map
 
 
 @dataclass(frozen=True)
 class Leaky(OnePole):
-    """m = 0.3·g + 0.7·e, e ← 0.5·e + 0.5·g: a filter of the tests' own, declared by its coefficients alone."""
+    """m = 0.3·g + 0.7·e, e ← 0.5·e + 0.5·g: a filter of the tests, defined by its coefficients alone."""
 
     @property
     def pole(self) -> float:
@@ -287,7 +287,7 @@ class Leaky(OnePole):
         return Coefficients(0.5, 0.5, 0.7, 0.3)
 
 
-def test_a_filter_of_ones_own_is_read_from_its_coefficients() -> None:
+def test_a_users_filter_is_read_from_its_coefficients() -> None:
     got = theory.response(Leaky())
     assert got.impulse(4) == pytest.approx([0.3, 0.35, 0.175, 0.0875])
     assert got.first_steps(4).weights[3][::-1] == pytest.approx([0.3, 0.35, 0.175, 0.0875])
@@ -312,7 +312,7 @@ class Odd(Filter):
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: theory.response(Odd(1.02)), "unstable: its pole 1.02 .* choose decays below 1"),
         (lambda: theory.response(Odd(1.0)), "unstable"),
@@ -325,13 +325,13 @@ class Odd(Filter):
         (lambda: theory.response(aimopt.RADAR([torch.zeros(1)]), group=1), "one of the optimizer's 1, from 0, got 1"),
     ],
 )
-def test_mistakes_get_a_sentence(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_mistakes_get_a_message_that_says_what_to_do(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 
 def test_a_filter_without_a_transfer_function_says_so() -> None:
-    with pytest.raises(NotImplementedError, match=r"Odd does not say .* define transfer\(\)"):
+    with pytest.raises(NotImplementedError, match=r"Odd .* define transfer\(\)"):
         theory.response(Odd(declared=False))
 
 

@@ -1,133 +1,155 @@
 """Fused steps: a whole optimizer step in one pass over memory.
 
 A step that is element-wise becomes a program (`program.py`, by running the optimizer's own arithmetic on the symbols
-of `symbols.py`), and a program is run
+of `symbols.py`). A program is run
 
-    on CPUs    by the block interpreter of `step.cpp` (`cpu.py`)
-    on GPUs    by Triton, printed as source (`gpu.py`)
+    on CPUs    by the block interpreter in C++ (`cpu/`)
+    on GPUs    by Triton, printed as source (`gpu/`)
 
-So a filter or geometry that you write is fused as well, and there is no second statement of any rule. What cannot be
-fused takes the plain path. `status()` tells what is live here, and `python -m aimopt` prints it.
+So a filter or geometry that you write is fused as well, and no rule is stated twice. A step that cannot be fused runs
+unfused. `status()` lists the paths that are available here, and `python -m aimopt` prints them.
 """
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from aimopt.components import Parts
-from aimopt.kernels import cpu, gpu
-from aimopt.kernels.library import library
-from aimopt.kernels.memory import Checked
-from aimopt.kernels.program import Fusible, Numbers, Program, fuse
-from aimopt.kernels.tables import TYPES, Located, Locator
+from aimopt.kernels.addresses import STREAM_TYPES, LocatedTensors, Locator
+from aimopt.kernels.cpu import launch as cpu
+from aimopt.kernels.cpu.library import library
+from aimopt.kernels.gpu import launch as gpu
+from aimopt.kernels.layout import INSTRUCTION_SETS
+from aimopt.kernels.memory import CheckedGroup
+from aimopt.kernels.program import Program, ProgramKey, StepNumbers, fuse
+from aimopt.messages.reason import Reason
+from aimopt.parts.component import Parts
 
 
 def status() -> dict[str, str]:
-    """The paths a step may take here: whether each is live, and why or why not."""
-    lib = library()
-    if isinstance(lib, str):
-        on_cpu = f"off: {lib}"
+    """The paths that a step may take here: whether each one is on, and why or why not."""
+    lib, gpu_reason = library(), gpu.why_unavailable()
+    if isinstance(lib, Reason):
+        cpu_status = f"off: {lib}"
     else:
         threads = "torch's threads" if lib.shares_threads else "threads of its own"
-        on_cpu = f"on: {cpu.ISAS[lib.isa]}, {threads} ({torch.get_num_threads()})"
-    why_off = gpu.missing()
+        cpu_status = f"on: {list(INSTRUCTION_SETS.values())[lib.isa]}, {threads} ({torch.get_num_threads()})"
     return {
-        "fused, CPU": on_cpu,
-        "fused, CUDA": f"off: {why_off}" if why_off else "on: Triton",
+        "fused, CPU": cpu_status,
+        "fused, CUDA": f"off: {gpu_reason}" if gpu_reason else "on: Triton",
         "foreach": "on: torch's multi-tensor functions",
         "plain": "on",
     }
 
 
-def _backend(device_type: str) -> Any:
-    """The module that runs programs on this kind of device, or why there is none."""
+class FusedStep(Protocol):
+    """A program with everything that it needs to run on one kind of device."""
+
+    def run(self, located: LocatedTensors, numbers: StepNumbers) -> int | None:
+        """Step the located tensors; return the index of the first one with an invalid step count, or None."""
+
+
+class Backend(NamedTuple):
+    """What runs programs on one kind of device."""
+
+    device_type: str
+    make_step: Callable[[Program, bool], FusedStep]
+
+
+def _backend(device_type: str) -> Backend | Reason:
+    """The backend of this kind of device, or the reason why there is none."""
     if device_type == gpu.DEVICE:
-        return gpu.missing() or gpu
+        return gpu.why_unavailable() or Backend(device_type, gpu.GpuStep)
     if device_type == cpu.DEVICE:
         lib = library()
-        return lib if isinstance(lib, str) else cpu
-    return f"there is no kernel for tensors on {device_type!r}"
+        return lib if isinstance(lib, Reason) else Backend(device_type, cpu.CpuStep)
+    return Reason(f"there is no kernel for tensors on {device_type!r}")
 
 
-def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> Program | str:
-    """The program of a group's step, or why it has none."""
+def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> Program | Reason:
+    """The program of a group's step, or the reason why it has none."""
     try:
-        return fuse(Fusible.of(parts, group, scaled=scaled))
-    except Exception as reason:  # whatever a part does to symbols: also a field without a hash, an error of its own
-        return str(reason)
+        return fuse(ProgramKey.from_group(parts, group, scaled=scaled))
+    except Exception as error:  # a user's part may raise anything when it gets symbols
+        return Reason(str(error))
 
 
-def why_not(parts: Parts, group: dict[str, Any]) -> str | None:
-    """Why the step of this group cannot be fused, for `fused=True`; None if it can."""
-    names = " + ".join(type(part).__name__ for part in parts)
-    if isinstance(program := program_of(parts, group), str):
-        return f"{names} has no fused step: {program}"
+def why_not_fused(parts: Parts, group: dict[str, Any]) -> Reason | None:
+    """Why the step of this group cannot be fused, for `fused=True`; None if it can be."""
+    if isinstance(program := program_of(parts, group), Reason):
+        names = " + ".join(type(part).__name__ for part in parts)
+        return Reason(f"{names} has no fused step: {program}")
     for name in ("differentiable", "foreach"):
         if group[name]:
-            return f"{name}=True takes another path"
-    for device_type in (kinds := sorted({p.device.type for p in group["params"]})):
-        if isinstance(reason := _backend(device_type), str):
-            return reason
-    if len(kinds) > 1:
-        return f"the parameters of this group are on {' and '.join(kinds)}"
+            return Reason(f"{name}=True takes another path")
+    device_types = sorted({p.device.type for p in group["params"]})
+    for device_type in device_types:
+        if isinstance(backend := _backend(device_type), Reason):
+            return backend
+    if len(device_types) > 1:
+        return Reason(f"the parameters of this group are on {' and '.join(device_types)}")
     for p in group["params"]:
-        if p.dtype not in TYPES:
-            return f"there is no kernel for {p.dtype}"
+        if p.dtype not in STREAM_TYPES:
+            return Reason(f"there is no kernel for {p.dtype}")
         if group["state_dtype"] is not None and p.dtype == torch.float64:
-            return f"there is no kernel for {p.dtype} with state_dtype={group['state_dtype']!r}"
+            return Reason(f"there is no kernel for {p.dtype} with state_dtype={group['state_dtype']!r}")
     return None
 
 
 def reads_found_inf(p: Tensor) -> bool:
-    """Whether the kernel for a tensor can leave it as it is where `found_inf` says so."""
+    """Whether the kernel for this tensor reads `found_inf` itself, and then leaves the tensor unchanged."""
     return p.device.type == gpu.DEVICE
 
 
 class FusedGroup:
-    """The fused step of one parameter group, kept from step to step."""
+    """The fused step of one parameter group, reused from step to step."""
 
     def __init__(self) -> None:
-        self.off: str | None = None  # why there is none
-        self.unreachable: Sequence[int] = ()  # the parameters of the step at hand that take the plain path
-        self._made_of: tuple[Any, ...] = ()
-        self._plan: cpu.Plan | gpu.Plan | None = None
+        self.reason: Reason | None = None  # why there is no fused step
+        self.unreachable: Sequence[int] = ()  # indices of the gathered parameters that the kernel does not step
+        self._made_for: tuple[Any, ...] = ()
+        self._step: FusedStep | None = None
         self._locator: Locator | None = None
-        self._located: Located | None = None
+        self._located: LocatedTensors | None = None
 
-    def locate(self, checked: Checked, *, scaled: bool) -> None:
+    def locate(self, checked: CheckedGroup, *, scaled: bool) -> None:
         """Locate the parameters that a kernel can step; the others are `unreachable`."""
         group, parts, params = checked.gathered.group, checked.gathered.parts, checked.gathered.params
-        made_of = Fusible.of(parts, group, scaled=scaled), group["stochastic_rounding"], params[0].device.type
-        if self._made_of != made_of:
-            self._plan = self._planned(parts, group, scaled, _backend(params[0].device.type))
-            self._made_of = made_of
-        if self._plan is None or self._locator is None:
+        device_type = params[0].device.type
+        key = ProgramKey.from_group(parts, group, scaled=scaled), group["stochastic_rounding"], device_type
+        if self._made_for != key:
+            self._step = self._make_step(parts, group, scaled, device_type)
+            self._made_for = key
+        if self._step is None or self._locator is None:
             self.unreachable = range(len(params))
         else:
             self._located = self._locator.locate(checked)
-            self.unreachable = self._located.reach.unreachable
+            self.unreachable = self._located.coverage.unreachable
 
-    def _planned(self, parts: Parts, group: dict[str, Any], scaled: bool, backend: Any) -> "cpu.Plan | gpu.Plan | None":
-        program = program_of(parts, group, scaled=scaled)
-        self.off = next((reason for reason in (program, backend) if isinstance(reason, str)), None)
-        if isinstance(program, str) or self.off is not None:
+    def _make_step(self, parts: Parts, group: dict[str, Any], scaled: bool, device_type: str) -> FusedStep | None:
+        self.reason = None
+        program, backend = program_of(parts, group, scaled=scaled), _backend(device_type)
+        if isinstance(program, Reason):
+            self.reason = program
             return None
-        locator = Locator(program, ("step", *parts.buffers()), backend.DEVICE)
+        if isinstance(backend, Reason):
+            self.reason = backend
+            return None
+        locator = Locator(program, ("step", *parts.buffers()), backend.device_type)
         if locator != self._locator:  # a schedule of a hyperparameter changes the program, not the tensors
             self._locator = locator
-        return cast("cpu.Plan | gpu.Plan", backend.Plan(program, group["stochastic_rounding"]))
+        return backend.make_step(program, group["stochastic_rounding"])
 
     def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> int | None:
-        """Step what was located; where a step count is no count, return whose, as of what was gathered."""
+        """Step the located parameters; return the gathered index of one with an invalid step count, or None."""
         located = self._located
-        self.forget()  # gradients are not to live longer than their step
-        if self._plan is None or located is None:
+        self.release_tensors()
+        if self._step is None or located is None:
             return None
-        uncounted = self._plan.run(located.laid_out(), Numbers(lr, grad_scale, found_inf))
-        return None if uncounted is None else located.layout.members[uncounted]
+        invalid = self._step.run(located.with_ordered_gradients(), StepNumbers(lr, grad_scale, found_inf))
+        return None if invalid is None else located.snapshot.plain_indices[invalid]
 
-    def forget(self) -> None:
-        """Let go of the tensors that were located."""
+    def release_tensors(self) -> None:
+        """Drop the references to the located tensors: a gradient must not live longer than its step."""
         self._located = None

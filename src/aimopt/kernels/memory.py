@@ -1,13 +1,14 @@
-"""The memory of a step's tensors, checked before anything follows an address into it.
+"""The memory of a step's tensors, checked before a kernel follows an address into it.
 
-Users change tensors between steps: `p.data = other`, `p.untyped_storage().resize_(0)`, `p.grad = p.detach()`. What was
-learned about tensors in one step is used in the next one only if it is still so:
+Users change tensors between steps: `p.data = other`, `p.untyped_storage().resize_(0)`, `p.grad = p.detach()`. What one
+step has found out about tensors is used in the next step only if it is still true:
 
     memory = GroupMemory()
-    checked = memory.check(gathered, "RADAR")     raises a sentence for tensors that no step can work on
-    checked.layout is before.layout               nothing has changed that a kernel relies on, but where gradients are
+    checked = memory.check(gathered, "RADAR")     raises an error for tensors that no step can work on
+    checked.snapshot is earlier.snapshot          nothing has changed that a kernel relies on, except gradient addresses
 
-A first look at tensors is thorough (`usable.py`). Later ones compare them with what was written down (`records.py`).
+The first check is thorough (`step/usable.py`). Later checks compare the tensors with a record of the first
+(`records.py`).
 """
 
 from collections.abc import Iterator
@@ -16,100 +17,102 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from aimopt.gathering import Gathered
-from aimopt.kernels.records import Seen, record, touches, united
-from aimopt.kernels.usable import refusal, refuse_unusable
-from aimopt.storage import extent, has_storage, is_plain
+from aimopt.kernels.records import Gradients, merge_spans, overlaps, record
+from aimopt.messages.reason import Reason
+from aimopt.step.gather import Gathered
+from aimopt.step.storage import extent, has_storage, is_plain
+from aimopt.step.usable import refusal, refuse_unusable
 
 MAPPINGS = Path("/proc/self/maps")
-MOST_LAYOUTS = 16  # kept per group: parameters that have no gradient in some steps come and go
+MAX_SNAPSHOTS = 16  # per group: which parameters have a gradient may change from step to step
 
 
-class Layout:
-    """The memory of a group's tensors as it was seen: what a step writes stays where it was, gradients may move."""
+class MemorySnapshot:
+    """A record of the memory of a group's tensors. It is valid while only gradients have moved."""
 
     def __init__(self, gathered: Gathered):
-        plain = [all(map(has_storage, row)) for row in gathered.rows()]
-        self.members = [i for i, is_memory in enumerate(plain) if is_memory]
-        self.others = [i for i, is_memory in enumerate(plain) if not is_memory]  # their tensors are no plain memory
+        is_plain_row = [all(map(has_storage, row)) for row in gathered.rows()]
+        self.plain_indices = [i for i, plain in enumerate(is_plain_row) if plain]
+        self.other_indices = [i for i, plain in enumerate(is_plain_row) if not plain]
         self.ranks = gathered.ranks
-        members = gathered.only(self.members)
-        self._record = record(members.params + members.state, members.grads)
+        plain = gathered.select(self.plain_indices)
+        self._record = record(plain.params + plain.state, plain.grads)
 
-    def look(self, gathered: Gathered) -> Seen | None:
-        """Where the gradients of the members are now; None if anything else has changed."""
-        members = gathered.only(self.members)
-        return self._record.compare(members.params + members.state, members.grads)
+    def compare(self, gathered: Gathered) -> Gradients | None:
+        """The present gradients of the parameters that are plain memory; None if anything else has changed."""
+        plain = gathered.select(self.plain_indices)
+        return self._record.compare(plain.params + plain.state, plain.grads)
 
 
-class Checked(NamedTuple):
-    """The tensors of a step as just seen."""
+class CheckedGroup(NamedTuple):
+    """The tensors of a step, just checked."""
 
-    gathered: Gathered  # gradients that share memory with what the step writes are copies
-    layout: Layout
-    members: Gathered  # those that are plain memory; of tensors spread over processes, the part of this one
-    grad_addresses: list[int]  # of the members
+    gathered: Gathered  # a gradient that overlaps memory that the step writes is a copy
+    snapshot: MemorySnapshot
+    plain: Gathered  # the parameters that are plain memory; of distributed tensors, the local part
+    grad_addresses: list[int]  # of `plain`
 
 
 class GroupMemory:
     """The memory of one parameter group's tensors, checked at every step."""
 
     def __init__(self) -> None:
-        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ranks of the parameters; the last used is the last
-        self._last: Layout | None = None
+        self._snapshots: dict[tuple[int, ...], MemorySnapshot] = {}  # by the ranks of the parameters, newest last
+        self._last: MemorySnapshot | None = None
         self._writable: set[tuple[int, int]] = set()
 
-    def check(self, gathered: Gathered, optimizer: str) -> Checked:
-        """Look at the tensors of a step, or raise `Unusable`, which names the optimizer's class."""
+    def check(self, gathered: Gathered, optimizer: str) -> CheckedGroup:
+        """Check the tensors of a step, or raise `Unusable`, which names the optimizer's class."""
         local = localize(gathered)
-        layout, seen = self._recognize(local)
-        if layout is None or seen is None:
-            layout, seen = self._look_closely(local, optimizer)
-        elif layout.others:
-            refuse_unusable(local.only(layout.others), optimizer)
-        if seen.overlap:
-            grads = [grad.clone() for grad in gathered.grads]
-            return self.check(gathered._replace(grads=grads), optimizer)
-        return Checked(gathered, layout, local.only(layout.members), seen.addresses)
+        snapshot, gradients = self._compare_with_snapshot(local)
+        if snapshot is None or gradients is None:
+            snapshot, gradients = self._check_thoroughly(local, optimizer)
+        elif snapshot.other_indices:
+            refuse_unusable(local.select(snapshot.other_indices), optimizer)
+        if gradients.overlap:
+            copies = [grad.clone() for grad in gathered.grads]
+            return self.check(gathered._replace(grads=copies), optimizer)
+        return CheckedGroup(gathered, snapshot, local.select(snapshot.plain_indices), gradients.addresses)
 
-    def _recognize(self, gathered: Gathered) -> tuple[Layout | None, Seen | None]:
-        """The layout of these parameters, if they have been seen, and where the gradients are, if it still holds."""
-        layout = self._last
-        if layout is None or layout.ranks != gathered.ranks:
-            layout = self._last = self._layouts.get(tuple(gathered.ranks))
-        return layout, layout.look(gathered) if layout is not None else None
+    def _compare_with_snapshot(self, gathered: Gathered) -> tuple[MemorySnapshot | None, Gradients | None]:
+        """The snapshot of these parameters, if there is one, and the present gradients, if it is still valid."""
+        snapshot = self._last
+        if snapshot is None or snapshot.ranks != gathered.ranks:
+            snapshot = self._last = self._snapshots.get(tuple(gathered.ranks))
+        return snapshot, snapshot.compare(gathered) if snapshot is not None else None
 
-    def _look_closely(self, gathered: Gathered, optimizer: str) -> tuple[Layout, Seen]:
-        """Look at tensors as if for the first time."""
+    def _check_thoroughly(self, gathered: Gathered, optimizer: str) -> tuple[MemorySnapshot, Gradients]:
+        """Check tensors as if for the first time, and record them."""
         ranks = tuple(gathered.ranks)
         self._last = None
-        self._layouts.pop(ranks, None)
+        self._snapshots.pop(ranks, None)
         refuse_unusable(gathered, optimizer)
-        layout = Layout(gathered)
-        self._refuse_read_only(gathered.only(layout.members), optimizer)
-        seen = layout.look(gathered)
-        assert seen is not None
-        if len(self._layouts) == MOST_LAYOUTS:
-            del self._layouts[next(iter(self._layouts))]
-        self._last = self._layouts[ranks] = layout
-        return layout, seen
+        snapshot = MemorySnapshot(gathered)
+        self._refuse_read_only(gathered.select(snapshot.plain_indices), optimizer)
+        gradients = snapshot.compare(gathered)
+        assert gradients is not None
+        if len(self._snapshots) == MAX_SNAPSHOTS:
+            del self._snapshots[next(iter(self._snapshots))]
+        self._last = self._snapshots[ranks] = snapshot
+        return snapshot, gradients
 
-    def _refuse_read_only(self, members: Gathered, optimizer: str) -> None:
-        """Raise where the process may not write. Not looked for again at places that it could write to before."""
-        width = len(members.state) // len(members.params) if members.params else 1
-        written = [x for x in members.params + members.state if x.is_cpu and x.numel()]
+    def _refuse_read_only(self, plain: Gathered, optimizer: str) -> None:
+        """Raise if the process may not write to a tensor. Memory that was writable before is not checked again."""
+        width = len(plain.state) // len(plain.params) if plain.params else 1
+        written = [x for x in plain.params + plain.state if x.is_cpu and x.numel()]
         spans = set(zip(map(Tensor.data_ptr, written), map(extent, written), strict=True))
         if not spans <= self._writable:
-            starts, ends = united(_read_only_mappings())
-            for i, x in enumerate(members.params + members.state):
-                if x.is_cpu and touches(x.data_ptr(), x.data_ptr() + extent(x), starts, ends):
-                    row = i if i < len(members.params) else (i - len(members.params)) // width
-                    raise refusal(members, row, optimizer, "it or its state lies in read-only memory; use .clone()")
+            starts, ends = merge_spans(_read_only_mappings())
+            for i, x in enumerate(plain.params + plain.state):
+                if x.is_cpu and overlaps(x.data_ptr(), x.data_ptr() + extent(x), starts, ends):
+                    row = i if i < len(plain.params) else (i - len(plain.params)) // width
+                    reason = Reason("it or its state is in read-only memory; use .clone()")
+                    raise refusal(plain, row, optimizer, reason)
         self._writable = spans
 
 
 def _read_only_mappings() -> Iterator[tuple[int, int]]:
-    """(address, bytes) of what the process may not write to, where the system tells."""
+    """(address, bytes) of all memory that the process may not write to, where the operating system lists it."""
     try:
         lines = MAPPINGS.read_text(errors="replace").splitlines()
     except OSError:  # not Linux
@@ -122,7 +125,7 @@ def _read_only_mappings() -> Iterator[tuple[int, int]]:
 
 
 def localize(gathered: Gathered) -> Gathered:
-    """This process's part of tensors that are spread over several; what is no such tensor stays as it is."""
+    """The same, with the local part of every distributed tensor."""
     if all(map(is_plain, {*map(type, gathered.grads)})):
         return gathered
     rows = [_local(row) for row in gathered.rows()]
@@ -132,8 +135,8 @@ def localize(gathered: Gathered) -> Gathered:
 
 
 def _local(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    spread: list[Any] = [x for x in tensors if hasattr(x, "to_local") and hasattr(x, "placements")]
-    alike = len({(x.device_mesh, x.placements) for x in spread}) == 1
-    if not alike or any(placement.is_partial() for placement in spread[0].placements):
+    distributed: list[Any] = [x for x in tensors if hasattr(x, "to_local") and hasattr(x, "placements")]
+    same_placement = len({(x.device_mesh, x.placements) for x in distributed}) == 1
+    if not same_placement or any(placement.is_partial() for placement in distributed[0].placements):
         return tensors
     return tuple(x.to_local() if hasattr(x, "to_local") else x for x in tensors)

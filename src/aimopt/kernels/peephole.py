@@ -1,13 +1,13 @@
-"""Fewer passes: what is only needed once, right where it is used, becomes part of that instruction.
+"""Fewer instructions: a value that is used once becomes part of the instruction that uses it.
 
     product     x·s + (y·z)·t       instead of a product and a sum
-    combine     x·s + y·t           where x or y was itself such a sum, of the same two
-    compose     x·s + t             where x was itself such a form
+    combine     x·s + y·t           if x or y is itself such a sum, of the same two operands
+    compose     x·s + t             if x is itself such a form
     root        x/√(y·s + t), x/(√y·s + t)
-    gate        x if s else t       where all elements of a tensor choose alike
+    gate        x if s else t       if the condition is the same for all elements of a tensor
 
-An instruction reads and writes a block in the cache, so that each one saved is time saved. A rule looks at one
-instruction and those that make its operands, and returns the one that does it all.
+An instruction reads and writes a block in the cache, so fewer instructions take less time. A rule gets one instruction
+and those that compute its operands, and returns one instruction that replaces them all.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from aimopt.kernels.symbols import Graph, Node, Number
 
 
 class Draft(NamedTuple):
-    """An instruction whose operands have no registers yet."""
+    """An instruction before its operands have registers."""
 
     op: str
     operands: tuple[Node, ...]
@@ -26,38 +26,39 @@ class Draft(NamedTuple):
 
 
 Drafts = dict[Node, Draft]
-Rule = Callable[[Draft, Drafts, Graph], Draft | None]  # the drafts are of operands that nothing else needs
+Rule = Callable[[Draft, Drafts, Graph], Draft | None]  # the drafts: operands that are used once
 
 
 def draft(nodes: Iterable[Node], results: Iterable[Node], graph: Graph) -> Drafts:
-    """What computes each node that has to be computed, with as few instructions as the rules can make it."""
+    """The instruction of every node that must be computed, after all rules have been applied."""
     drafts = {}
     for node in nodes:
         operands = tuple(a for a in node.args if isinstance(a, Node) and a.elementwise)
         drafts[node] = Draft(node.op, operands, tuple(a for a in node.args if a not in operands))
-    kept = list(results)
-    single = _used_once(drafts, kept)
+    outputs = list(results)
+    single = _used_once(drafts, outputs)
     for node in list(drafts):
-        while better := _better(drafts[node], single, graph):
-            drafts[node] = better
-            _drop_unused(drafts, kept)
-            single = _used_once(drafts, kept)
+        while replacement := _replacement(drafts[node], single, graph):
+            drafts[node] = replacement
+            _drop_unused(drafts, outputs)
+            single = _used_once(drafts, outputs)
     return drafts
 
 
-def _better(one: Draft, single: Drafts, graph: Graph) -> Draft | None:
-    return next((better for rule in _RULES.get(one.op, ()) if (better := rule(one, single, graph))), None)
+def _replacement(instruction: Draft, single: Drafts, graph: Graph) -> Draft | None:
+    rules = _RULES.get(instruction.op, ())
+    return next((result for rule in rules if (result := rule(instruction, single, graph))), None)
 
 
-def _used_once(drafts: Drafts, kept: list[Node]) -> Drafts:
-    uses = Counter(kept)
-    for one in drafts.values():
-        uses.update(one.operands)
-    return {node: one for node, one in drafts.items() if uses[node] == 1 and one.op != "stream"}
+def _used_once(drafts: Drafts, outputs: list[Node]) -> Drafts:
+    uses = Counter(outputs)
+    for instruction in drafts.values():
+        uses.update(instruction.operands)
+    return {node: draft for node, draft in drafts.items() if uses[node] == 1 and draft.op != "stream"}
 
 
-def _drop_unused(drafts: Drafts, kept: list[Node]) -> None:
-    while unused := drafts.keys() - {*kept, *(x for one in drafts.values() for x in one.operands)}:
+def _drop_unused(drafts: Drafts, outputs: list[Node]) -> None:
+    while unused := drafts.keys() - {*outputs, *(x for draft in drafts.values() for x in draft.operands)}:
         for node in unused:
             del drafts[node]
 
@@ -91,7 +92,7 @@ def _compose(outer: Draft, single: Drafts, graph: Graph) -> Draft | None:
         return None
     (s, t), (u, v) = (numbers if len(numbers) == 2 else (*numbers, 0.0) for numbers in (outer.numbers, inner.numbers))
     if t != 0.0 and v != 0.0:
-        return None  # someone may be rounding
+        return None  # x + a + b may be meant to round, as in (x + 2²³) − 2²³
     offset = graph.uniform("add", graph.uniform("mul", v, s), t)
     return Draft("affine", inner.operands, (graph.uniform("mul", u, s), offset))
 

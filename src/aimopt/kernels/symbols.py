@@ -1,28 +1,29 @@
-"""Symbols: run on them, a step says what it computes.
+"""Symbols: a step that runs on symbols builds the graph of its own computation.
 
-A component is written in tensor arithmetic. Given a `Symbol` for every tensor it builds, line by line, the graph of
-what it does to one element, from which `program.py` makes the fused step. For example
+A component is written in tensor arithmetic. If it gets a `Symbol` for every tensor, it builds the graph of its
+arithmetic on one element, from which `program.py` makes the fused step. For example
 
     e.mul_(0.9).add_(g, alpha=0.1)      the symbol e now stands for 0.9·e + 0.1·g
     (v * 2 + 1).sqrt()                  the root of the form 2·v + 1
 
-A symbol is a linear form Σ coefficient·node + offset. Coefficients and offset are numbers, or graphs of what is the
-same for all elements of a tensor (the step count, the learning rate); a symbol without terms is such a number. A
-form of more than one term is computed when it is used, and not again. What is not element-wise, or asks whether a
-symbol is true, is `Untraceable`: such a step is not fused. What Python computes beside the tensors (a random number,
-a counter) is computed once, when the step is traced.
+A symbol is a linear form Σ coefficient·node + offset. Coefficients and offset are numbers, or graphs of numbers that
+are the same for all elements of a tensor (the step count, the learning rate); a symbol without terms is such a number.
+A form with more than one term is computed when it is first used, and only then. An operation that is not element-wise,
+or a branch on a symbol, raises `Untraceable`: such a step is not fused. Everything that Python computes without tensors
+(a random number, a counter) is computed once, when the step is traced.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Union
+
+from aimopt.kernels.layout import UNIFORM_OPS
 
 Number = Union[float, "Node"]
 
 
 class Untraceable(Exception):
-    """This step cannot be fused; the message says what stands in the way."""
+    """This step cannot be fused; the message says why."""
 
 
 class Node:
@@ -35,7 +36,7 @@ class Node:
 
 
 class Graph:
-    """The nodes of one step; equal ones are one."""
+    """The nodes of one step. Equal nodes are the same object."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
@@ -49,15 +50,16 @@ class Graph:
         return Symbol(self, {self.node("stream", name, elementwise=True): 1.0})
 
     def number(self, name: str) -> "Symbol":
-        """A number that is known when the step is made."""
+        """A number that is an input of the step, such as the learning rate."""
         return Symbol(self, {}, self.node("number", name, elementwise=False))
 
     def uniform(self, op: str, *args: Number) -> Number:
-        """An operation on numbers, carried out at once where they are all known."""
-        if not any(isinstance(a, Node) for a in args):
+        """An operation on numbers. It is computed now if all of them are constants."""
+        compute = UNIFORM_OPS[op].on_numbers
+        if compute is not None and not any(isinstance(a, Node) for a in args):
             try:
-                return float(_ON_NUMBERS[op](*args))
-            except (ArithmeticError, ValueError, TypeError):  # where Python refuses, the kernel has an infinity or NaN
+                return float(compute(*args))
+            except (ArithmeticError, ValueError, TypeError):  # where Python raises, the kernel gets infinity or NaN
                 return self.node(op, *args, elementwise=False)
         if op == "add" and 0.0 in args:
             return args[1] if args[0] == 0.0 else args[0]
@@ -66,26 +68,6 @@ class Graph:
         if op == "div" and args[1] == 1.0:
             return args[0]
         return self.node(op, *args, elementwise=False)
-
-
-_ON_NUMBERS: dict[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
-    "maximum": max,
-    "minimum": min,
-    "lt": lambda a, b: float(a < b),
-    "le": lambda a, b: float(a <= b),
-    "eq": lambda a, b: float(a == b),
-    "select": lambda a, b, c: b if a else c,
-    "sqrt": math.sqrt,
-    "abs": abs,
-    "sign": lambda a: float((a > 0) - (a < 0)),
-    "exp": math.exp,
-    "log": math.log,
-    "tanh": math.tanh,
-}
 
 
 class Symbol:
@@ -99,7 +81,7 @@ class Symbol:
         self.condition = condition  # whether it stands for true or false, as 1 or 0
 
     def node(self) -> Node:
-        """The value of every element; a form is computed here, and known by its node from now on."""
+        """The value of every element. A form is computed here, and is represented by its node from now on."""
         node: Node | None = None
         scale: Number = 1.0
         for term, factor in self.terms.items():
@@ -118,7 +100,7 @@ class Symbol:
         return node
 
     def used(self) -> "Symbol":
-        """This symbol as an operand: computed first, if it has more than one term."""
+        """This symbol as an operand. It is computed first if it has more than one term."""
         if len(self.terms) + (self.terms != {} and self.offset != 0.0) > 1:
             self.node()
         return self
@@ -139,16 +121,16 @@ class Symbol:
     def plus(self, other: "Symbol") -> "Symbol":
         """The sum of two forms."""
         if self.condition and other.condition:
-            raise Untraceable("it adds two conditions, which tensors do by another rule than numbers")
+            raise Untraceable("it adds two conditions, and the sum of boolean tensors is not that of numbers")
         if self.terms and self.offset != 0.0 and other.offset != 0.0:
-            self.node()  # x + a + b is not x + (a + b): someone may be rounding
+            self.node()  # x + a + b may be meant to round, as in (x + 2²³) − 2²³
         u, terms = self.graph.uniform, dict(self.terms)
         for node, factor in other.terms.items():
             terms[node] = u("add", terms[node], factor) if node in terms else factor
         return Symbol(self.graph, terms, u("add", self.offset, other.offset))
 
     def _up_to_sign(self) -> tuple[Node, float]:
-        """The node, and 1 or −1; other factors are computed, since a square or quotient of them may not exist."""
+        """The node, and 1 or −1. Other factors are multiplied in, since their square or quotient may overflow."""
         self.used()
         ((node, factor),) = self.terms.items()
         return (node, factor) if isinstance(factor, float) and abs(factor) == 1.0 else (self.node(), 1.0)
@@ -166,7 +148,7 @@ class Symbol:
         return operation(self.used(), *args, **kwargs)
 
     def _in_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
-        result = operation(self, *args, **kwargs)  # not computed first: a chain of in-place operations is one form
+        result = operation(self, *args, **kwargs)  # without `used`: a chain of in-place operations is one form
         self.terms, self.offset, self.condition = dict(result.terms), result.offset, result.condition
         return self
 
@@ -304,14 +286,14 @@ def _clamp(x: Symbol, min: Any = None, max: Any = None) -> Symbol:
 def _double(x: Symbol) -> Symbol:
     if x.terms:
         raise Untraceable("it uses 'double', and the fused step has one precision for all elements")
-    return Symbol(x.graph, {}, x.offset)  # numbers have that precision anyway
+    return Symbol(x.graph, {}, x.offset)  # numbers are in double precision already
 
 
 def _constant(value: float) -> Callable[[Symbol], Symbol]:
     return lambda x: Symbol(x.graph, {}, value)
 
 
-# What a tensor of a step may be asked for; with a trailing underscore, in place. `x` is ready to be used.
+# The tensor methods that a step may call; with a trailing underscore, in place.
 _OPERATIONS: dict[str, Callable[..., Symbol]] = {
     "add": lambda x, y, alpha=1: x.plus(_mul(x._lift(y), alpha)),
     "sub": lambda x, y, alpha=1: x.plus(_mul(x._lift(y), -alpha)),

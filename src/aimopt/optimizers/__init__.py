@@ -16,7 +16,7 @@
     Muon             HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon  HeavyBall            Spectral       FixedPoint       open in the paper
 
-`create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` too.
+`create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` as well.
 """
 
 from typing import Any
@@ -25,12 +25,12 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from aimopt.aim import AIM
+from aimopt.messages.spelling import suggestion
 from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
 from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
 from aimopt.optimizers.spectral import AcceleratedMuon, Muon
-from aimopt.spelling import suggestion
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -52,14 +52,14 @@ NAMED: tuple[type[AIM], ...] = (
 
 
 def available() -> list[str]:
-    """The names `create` knows."""
+    """The names that `create` accepts."""
     return [optimizer.__name__ for optimizer in NAMED]
 
 
 def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparameters: Any) -> AIM:
-    """Build an optimizer by the name papers give it, in any case: `create("radar", model, lr=1e-3)`.
+    """Build an optimizer by its name, in upper or lower case: `create("radar", model, lr=1e-3)`.
 
-    A model stands for its trainable named parameters.
+    A model means its trainable parameters, with their names.
     """
     params = model_or_params
     if isinstance(params, torch.nn.Module):
@@ -69,7 +69,7 @@ def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparamet
 
 
 def class_of(name: str) -> type[AIM]:
-    """The optimizer of a name, in any case."""
+    """The optimizer with this name, in upper or lower case."""
     by_key = {_key(optimizer.__name__): optimizer for optimizer in NAMED}
     if _key(name) not in by_key:
         raise ValueError(f"no optimizer is called {name!r}; {suggestion(name, available())}")

@@ -4,11 +4,12 @@ from typing import Unpack, final
 
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM, Execution
-from aimopt.corrections import Direct, FixedPoint
-from aimopt.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov
-from aimopt.geometries import Adaptive, Belief
+from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
+from aimopt.parts.corrections import Direct, FixedPoint
+from aimopt.parts.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov
+from aimopt.parts.geometries import Adaptive, Belief
+from aimopt.step.options import Execution
 
 
 @final
@@ -126,7 +127,7 @@ class ConstantNAdam(AIM):
 
 @final
 class QHAdam(AIM):
-    """Quasi-hyperbolic Adam (Ma & Yarats 2019), as in qhoptim; in the long run RADAR is one, see there."""
+    """Quasi-hyperbolic Adam (Ma & Yarats 2019), as in qhoptim. RADAR is one after bias correction has faded."""
 
     def __init__(
         self,

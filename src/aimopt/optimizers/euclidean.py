@@ -4,11 +4,12 @@ from typing import Unpack, final
 
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM, Execution
-from aimopt.corrections import Direct, FixedPoint
-from aimopt.filters import HeavyBall
-from aimopt.geometries import Euclidean
+from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR
+from aimopt.parts.corrections import Direct, FixedPoint
+from aimopt.parts.filters import HeavyBall
+from aimopt.parts.geometries import Euclidean
+from aimopt.step.options import Execution
 
 
 @final

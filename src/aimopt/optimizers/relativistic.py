@@ -4,11 +4,12 @@ from typing import Unpack, final
 
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM, Execution
-from aimopt.corrections import Direct, FixedPoint
-from aimopt.filters import EMA, GradientDifference
-from aimopt.geometries import Relativistic
+from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
+from aimopt.parts.corrections import Direct, FixedPoint
+from aimopt.parts.filters import EMA, GradientDifference
+from aimopt.parts.geometries import Relativistic
+from aimopt.step.options import Execution
 
 
 @final
@@ -22,12 +23,12 @@ class RADAR(AIM):
     Args:
         lr: η.
         betas: (β1, β2).
-        gamma: γ, 0.1 in the paper, 0.01 there for reinforcement learning and Qwen.
-        ell: ℓ as a fixed number, as in the authors' code; None lets it follow the learning rate,
-        ell_ratio: ℓ = ell_ratio·η.
+        gamma: γ. The paper uses 0.1, and 0.01 for reinforcement learning and Qwen.
+        ell: ℓ as a fixed number, as in the authors' code. None lets ℓ follow the learning rate.
+        ell_ratio: ℓ = ell_ratio·η, if `ell` is None.
         delta: δ, the speed coefficient.
         zeta: ζ, the symplectic factor.
-        bias_correction: True is the authors' code, "exact" also accounts for γ, False is the paper to the letter.
+        bias_correction: True is the authors' code, "exact" also accounts for γ, False is exactly the paper.
     """
 
     def __init__(

@@ -4,11 +4,12 @@ from typing import Unpack, final
 
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM, Execution
-from aimopt.corrections import Direct, FixedPoint
-from aimopt.filters import Lookback
-from aimopt.geometries import Sign
+from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
+from aimopt.parts.corrections import Direct, FixedPoint
+from aimopt.parts.filters import Lookback
+from aimopt.parts.geometries import Sign
+from aimopt.step.options import Execution
 
 
 @final

@@ -1,4 +1,4 @@
-"""What the signatures of the named optimizers share."""
+"""Types and checks that the constructors of the named optimizers share."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ Betas = tuple[float, float]
 
 
 def numbers(values: Any, count: int, name: str = "betas") -> tuple[float, ...]:
-    """A tuple of so many hyperparameters, or a sentence that says what was given instead."""
-    if not isinstance(values, Iterable) or len(given := tuple(values)) != count:
+    """The values as a tuple of `count` hyperparameters, or a ValueError."""
+    if not isinstance(values, Iterable) or len(listed := tuple(values)) != count:
         raise ValueError(f"{name} must be {count} numbers, got {values!r}")
-    return given
+    return listed

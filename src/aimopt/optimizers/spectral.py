@@ -4,13 +4,12 @@ from typing import Unpack, final
 
 from torch.optim.optimizer import ParamsT
 
-from aimopt.aim import AIM, Execution
-from aimopt.corrections import Direct, FixedPoint, MixThenMap
-from aimopt.filters import HeavyBall
-from aimopt.geometries import Spectral
+from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR
-
-QUINTIC = (3.4445, -4.7750, 2.0315)
+from aimopt.parts.corrections import Direct, FixedPoint, MixThenMap
+from aimopt.parts.filters import HeavyBall
+from aimopt.parts.geometries import QUINTIC, Spectral
+from aimopt.step.options import Execution
 
 
 @final

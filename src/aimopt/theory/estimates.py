@@ -1,14 +1,14 @@
-"""What the certificate asks for, measured on a real model: L, σ², ν_min and ν_max.
+"""The constants of Theorem 2, measured on a real model: L, σ², ν_min and ν_max.
 
-    found = estimate(model, loss, (x, y), optimizer)     data: a pair of tensors, or batches such as a DataLoader's
-    print(found)                                         what was measured, and how far to trust it
-    found.certificate()                                  Theorem 2 at the optimizer's own settings
-    found.certificate(nu_max=found.nu_max_worst)         with what the geometry alone promises
+    constants = estimate(model, loss, (x, y), optimizer)    data: a pair of tensors, or batches such as a DataLoader's
+    print(constants)                                        the values, and how they were measured
+    constants.certificate()                                 Theorem 2 at the optimizer's settings
+    constants.certificate(nu_max=constants.nu_max_worst)    with a ν_max that holds for every gradient
 
-The theorem wants bounds that hold everywhere, and these are measured at the present parameters: L by a power
-iteration on Hessian–vector products, which comes from below; σ² on a sample of gradients; ν_min and ν_max in the next
-step. So what is certified is the neighbourhood, and it is conservative all the same: inequalities for three-term sums
-are used throughout, and at ζ = 1e-16 the preconditioner alone may reach 1e8.
+The theorem needs bounds that hold everywhere, and these are measured at the present parameters: L by a power iteration
+on Hessian–vector products, which approaches it from below; σ² on a sample of gradients; ν_min and ν_max in the
+optimizer's next step. So a certificate holds near these parameters. It is conservative all the same: the proof bounds
+sums of three terms at every stage, and at ζ = 1e-16 the preconditioner alone may reach 1e8.
 """
 
 import math
@@ -22,8 +22,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aimopt.aim import AIM
-from aimopt.components import Parts
-from aimopt.moves import gradient, working
+from aimopt.parts.component import Parts
+from aimopt.step.move import Move, to_working_dtype
 from aimopt.theory.lyapunov import Certificate, certificate, certificate_of
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -32,8 +32,8 @@ Vector = list[Tensor]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What was measured at the present parameters; ν is NaN where no optimizer was given."""
+class CurvatureEstimate:
+    """Measured at the present parameters; ν is NaN if no optimizer was given."""
 
     L: float
     sigma2: float
@@ -41,20 +41,20 @@ class Estimate:
     squared_gradient: float
     nu_min: float
     nu_max: float
-    nu_max_worst: float  # what the geometry does to a coordinate whose gradient has always been zero
+    nu_max_worst: float  # 1/R of a coordinate with gradient zero in every step
     iterations: int  # of the power iteration
-    samples: int
+    samples: int  # gradients of single samples in σ²
     optimizer: AIM | None
 
     def certificate(self, **changed: float) -> Certificate:
-        """Theorem 2 with these figures; keywords replace any of L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma."""
+        """Theorem 2 with these constants; keywords replace any of L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma."""
         if self.optimizer is None:
-            raise ValueError("no optimizer was given to estimate, so that ν and η are not known; pass it one")
+            raise ValueError("certificate() needs ν and η, but no optimizer was given to estimate(); pass it one")
         problem = {name: changed.pop(name, getattr(self, name)) for name in ("L", "sigma2", "nu_min", "nu_max")}
         names = ("lr", "ell", "beta1", "gamma")
         groups = range(len(self.optimizer.param_groups))
-        found = [certificate_of(self.optimizer, **problem, group=group) for group in groups]
-        settings = {tuple(getattr(one, name) for name in names) for one in found}
+        certificates = [certificate_of(self.optimizer, **problem, group=group) for group in groups]
+        settings = {tuple(getattr(c, name) for name in names) for c in certificates}
         if len(settings) > 1 and not changed.keys() >= set(names):
             raise ValueError(
                 f"the groups of the optimizer differ in (lr, ell, beta1, gamma): {sorted(settings)}; "
@@ -64,12 +64,20 @@ class Estimate:
 
     def __str__(self) -> str:
         rows = [
-            ("L", f"{self.L:.4g}", f"largest curvature here, after {self.iterations} power iterations, from below"),
-            ("σ²", f"{self.sigma2:.4g}", f"variance of the gradients of single samples, from {self.samples}"),
+            (
+                "L",
+                f"{self.L:.4g}",
+                f"largest curvature at these parameters: {self.iterations} power iterations, from below",
+            ),
+            ("σ²", f"{self.sigma2:.4g}", f"variance of single-sample gradients, over {self.samples} samples"),
             ("loss", f"{self.loss:.4g}", "over all the data"),
             ("‖∇L‖²", f"{self.squared_gradient:.4g}", ""),
             ("ν", f"{self.nu_min:.4g} … {self.nu_max:.4g}", "range of 1/R in the next step"),
-            ("ν worst", f"{self.nu_max_worst:.4g}", "1/R of a coordinate without gradient: what is promised for ever"),
+            (
+                "ν worst",
+                f"{self.nu_max_worst:.4g}",
+                "1/R of a coordinate without gradient: an upper bound for every step",
+            ),
         ]
         return "\n".join(f"  {name:<8} {value:<22} {meaning}".rstrip() for name, value, meaning in rows)
 
@@ -83,20 +91,23 @@ def estimate(
     samples: int = 256,
     iterations: int = 100,
     seed: int = 0,
-) -> Estimate:
-    """Measure L, σ² and ν at the model's present parameters, which stay as they are, gradients and buffers included.
+) -> CurvatureEstimate:
+    """Measure L, σ² and ν at the model's present parameters. Parameters, gradients and buffers are not changed.
 
     `loss(model(x), y)` must be the mean over a batch. Dropout makes L noisy, and batch normalization in training mode
-    has no gradients of single samples: call `model.eval()` first, or leave σ² out with `samples=0`.
+    has no gradients of single samples: call `model.eval()` first, or skip σ² with `samples=0`.
     """
     batches = list(_batches(data))
     problem = _Problem(model, loss, batches)
     value, mean = problem.gradient()
     generator = torch.Generator().manual_seed(seed)
-    L, needed = _largest_curvature(problem, iterations, generator)
-    sigma2, used = _variance(problem, mean, samples, generator)
-    low, high, worst = _preconditioner(optimizer, problem, mean) if optimizer is not None else (math.nan,) * 3
-    return Estimate(L, sigma2, value, _inner(mean, mean), low, high, worst, needed, used, optimizer)
+    L, iterations_used = _largest_curvature(problem, iterations, generator)
+    sigma2, samples_used = _variance(problem, mean, samples, generator)
+    low, high, worst = (math.nan,) * 3 if optimizer is None else _preconditioner_range(optimizer, problem, mean)
+    squared_gradient = _inner(mean, mean)
+    return CurvatureEstimate(
+        L, sigma2, value, squared_gradient, low, high, worst, iterations_used, samples_used, optimizer
+    )
 
 
 class _Problem:
@@ -110,21 +121,23 @@ class _Problem:
         if not self.params or not self.count:
             raise ValueError("estimate needs a model with trainable parameters and at least one sample of data")
 
-    def at(self, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of a batch; running statistics are updated in copies."""
+    def batch_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one batch; running statistics are updated in copies."""
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         return self.loss(functional_call(self.model, (self.named, buffers), (x,)), y)
 
-    def differentiate(self, value: Tensor, *, again: bool = False) -> Vector:
-        """The gradient, zero where a parameter does not matter."""
-        found = torch.autograd.grad(value, self.params, create_graph=again, allow_unused=True, materialize_grads=True)
-        return list(found)
+    def differentiate(self, value: Tensor, *, twice: bool = False) -> Vector:
+        """The gradient, zero for unused parameters; `twice` allows to differentiate it again."""
+        gradient = torch.autograd.grad(
+            value, self.params, create_graph=twice, allow_unused=True, materialize_grads=True
+        )
+        return list(gradient)
 
     def gradient(self) -> tuple[float, Vector]:
         """Loss and gradient over all the data."""
         total, mean = 0.0, [torch.zeros_like(p) for p in self.params]
         for x, y in self.batches:
-            value = self.at(x, y)
+            value = self.batch_loss(x, y)
             share = len(y) / self.count
             total += share * value.item()
             mean = [m + share * g for m, g in zip(mean, self.differentiate(value), strict=True)]
@@ -134,10 +147,10 @@ class _Problem:
         """Hessian times direction, over all the data."""
         total = [torch.zeros_like(p) for p in self.params]
         for x, y in self.batches:
-            with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention cannot be differentiated twice
-                slopes = self.differentiate(self.at(x, y), again=True)
+            with sdpa_kernel(SDPBackend.MATH):  # attention's fused kernels cannot be differentiated twice
+                slopes = self.differentiate(self.batch_loss(x, y), twice=True)
             along = torch.stack([(g * d).sum() for g, d in zip(slopes, direction, strict=True)]).sum()
-            if along.requires_grad:  # not so where the loss is linear
+            if along.requires_grad:  # it does not if the loss is linear
                 share = len(y) / self.count
                 total = [t + share * h for t, h in zip(total, self.differentiate(along), strict=True)]
         return total
@@ -147,56 +160,60 @@ def _largest_curvature(problem: _Problem, iterations: int, generator: torch.Gene
     """‖H‖ by power iteration: the norm of H·v for unit v grows to it, whatever the sign of the eigenvalue."""
     v = [torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p) for p in problem.params]
     largest = 0.0
-    for done in range(1, iterations + 1):
+    for iteration in range(1, iterations + 1):
         scale = math.sqrt(_inner(v, v))
         if scale == 0:
-            return 0.0, done
+            return 0.0, iteration
         v = problem.curvature([x / scale for x in v])
-        before, largest = largest, math.sqrt(_inner(v, v))
-        if abs(largest - before) <= 1e-6 * largest:
-            return largest, done
+        previous, largest = largest, math.sqrt(_inner(v, v))
+        if abs(largest - previous) <= 1e-6 * largest:
+            return largest, iteration
     return largest, iterations
 
 
 def _variance(problem: _Problem, mean: Vector, samples: int, generator: torch.Generator) -> tuple[float, int]:
-    """The mean of ‖∇l(θ, ξ) − ∇L(θ)‖² over at most so many samples drawn without replacement."""
-    places = [(b, i) for b, (_, y) in enumerate(problem.batches) for i in range(len(y))]
-    chosen = torch.randperm(len(places), generator=generator)[:samples].tolist()
+    """The mean of ‖∇l(θ, ξ) − ∇L(θ)‖² over at most `samples` samples, drawn without replacement; and their number."""
+    positions = [(b, i) for b, (_, y) in enumerate(problem.batches) for i in range(len(y))]
+    chosen = torch.randperm(len(positions), generator=generator)[:samples].tolist()
     total = 0.0
     for index in chosen:
-        b, i = places[index]
+        b, i = positions[index]
         x, y = problem.batches[b]
-        off = [g - m for g, m in zip(problem.differentiate(problem.at(x[i : i + 1], y[i : i + 1])), mean, strict=True)]
-        total += _inner(off, off)
+        single = problem.differentiate(problem.batch_loss(x[i : i + 1], y[i : i + 1]))
+        deviation = [g - m for g, m in zip(single, mean, strict=True)]
+        total += _inner(deviation, deviation)
     return total / len(chosen) if chosen else math.nan, len(chosen)
 
 
-def _preconditioner(optimizer: AIM, problem: _Problem, mean: Vector) -> tuple[float, float, float]:
-    """The range of 1/R in the step the optimizer would take next, and of one whose gradients were always zero."""
+def _preconditioner_range(optimizer: AIM, problem: _Problem, mean: Vector) -> tuple[float, float, float]:
+    """The smallest and largest 1/R in the optimizer's next step, and the largest 1/R after zero gradients only."""
     gradients = {id(p): g for p, g in zip(problem.params, mean, strict=True)}
     low, high, worst = math.inf, 0.0, 0.0
     for group in optimizer.param_groups:
         parts = Parts.from_group(group)
         if not parts.geometry.linear:
             name = type(parts.geometry).__name__
-            raise ValueError(f"{name} is not linear: it has no ν_min and ν_max, and Theorem 2 is not about it")
+            raise ValueError(f"{name} is not linear: it has no ν_min and ν_max, so Theorem 2 does not apply")
         for p in group["params"]:
             if id(p) not in gradients:
                 raise ValueError("the optimizer holds a parameter that the model does not; pass the one that trains it")
-            g = gradient(working(p.detach()), working(gradients[id(p)]), group)
-            scale = _next_metric(parts, dict(optimizer.state.get(p, {})), g)
+            theta, g = to_working_dtype(p.detach()), to_working_dtype(gradients[id(p)])
+            scale = _next_scale(parts, group, theta, g, dict(optimizer.state.get(p, {})))
             low, high = min(low, scale.min().item()), max(high, scale.max().item())
-            worst = max(worst, _next_metric(parts, {}, torch.zeros_like(g)).max().item())
+            zero = torch.zeros_like(g)
+            worst = max(worst, _next_scale(parts, group, zero, zero, {}).max().item())
     return low, high, worst
 
 
-def _next_metric(parts: Parts, state: dict[str, Tensor], g: Tensor) -> Tensor:
-    """1/R of the step after `state`, the state left alone."""
+def _next_scale(parts: Parts, group: dict[str, Any], theta: Tensor, g: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """1/R of the step after `state`: a move observes the gradient on copies, and does not go."""
     t = float(state.get("step", 0.0)) + 1
-    copy = {name: working(state[name]).clone() if name in state else new(g) for name, new in parts.buffers().items()}
-    _, seen = parts.filter.update(copy, g, t)
-    metric = parts.geometry.update(copy, seen, t, parts.filter.pole)
-    return parts.geometry.apply(torch.ones_like(g), metric)
+    copies = {
+        name: to_working_dtype(state[name]).clone() if name in state else initial(g)
+        for name, initial in parts.buffers().items()
+    }
+    move = Move(parts, group, theta, g, copies, t)
+    return parts.geometry.apply(torch.ones_like(g), move.metric)
 
 
 def _inner(x: Vector, y: Vector) -> float:

@@ -6,9 +6,8 @@
 
 A direction is a weighted sum of the gradients so far, d_k = Σ h_i·g_{k−i}. Its weights h are the impulse response,
 and H(z) = Σ h_i·z⁻ⁱ on the unit circle z = e^{iω} is the frequency response: a gradient that swings with angular
-frequency ω (at ω = 0 it never changes, at ω = π it flips its sign at every step) comes out |H| times as large and as
-many steps late as the group delay says. Noise that is independent from step to step comes out with Σh² times its
-variance.
+frequency ω (at ω = 0 it is constant, at ω = π it flips its sign at every step) comes out |H| times as large, and its
+delay in steps is the group delay. Noise that is independent from step to step comes out with Σh² times its variance.
 """
 
 import math
@@ -20,35 +19,38 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, signal
 
-from aimopt.components import PREVIOUS_GRADIENT, Correction, Displacement, Transfer
-from aimopt.geometries import Euclidean
-from aimopt.theory.subjects import Source, Subject, roots, subject
+from aimopt.parts.component import Correction, Parts, Transfer
+from aimopt.parts.corrections import Direct
+from aimopt.parts.geometries import Euclidean
+from aimopt.step.move import Move
+from aimopt.theory.linear_step import LinearStep, Source, linear_step, roots
 
 Floats = NDArray[np.float64]
+UNDECAYED = {"maximize": False, "weight_decay": 0.0, "decoupled_weight_decay": True}  # a group of plain descent
 
 
 class Grid(NamedTuple):
     """A response over angular frequencies, from slow to sign-flipping."""
 
-    omega: Floats  # radians a step
+    omega: Floats  # radians per step
     magnitude: Floats
     phase: Floats  # radians, unwrapped
     group_delay: Floats  # steps
 
 
 class FirstSteps(NamedTuple):
-    """What the first steps do, bias correction included: `weights[t, s]` is that of gradient s in direction t."""
+    """The first steps, bias correction included: `weights[t, s]` is the weight of gradient s in direction t."""
 
     weights: Floats
 
     @property
     def gain(self) -> Floats:
-        """What a constant gradient is multiplied by, step by step; 1 is faithful."""
+        """The factor on a constant gradient, per step; 1 means no distortion."""
         return self.weights.sum(1)
 
     @property
     def noise_gain(self) -> Floats:
-        """What the variance of independent noise is multiplied by."""
+        """The factor on the variance of independent noise, per step."""
         return np.square(self.weights).sum(1)
 
 
@@ -56,24 +58,24 @@ class FirstSteps(NamedTuple):
 class Response:
     """H(z) = Σ numerator[i]·z⁻ⁱ / Σ denominator[i]·z⁻ⁱ of a direction, and what follows from it.
 
-    `of` says of which direction; `gain` is what the optimizer multiplies the learning rate by beside it.
+    `direction` says which direction, such as "m + 0.01·(g − m)"; `gain` is the optimizer's factor on the learning rate.
     """
 
     name: str
-    of: str
+    direction: str
     numerator: tuple[float, ...]
     denominator: tuple[float, ...]
     gain: float
-    subject: Subject = field(repr=False)
+    linear_step: LinearStep = field(repr=False)
 
     @property
     def zeros(self) -> NDArray[np.complex128]:
-        """Where H vanishes."""
+        """Where H is zero."""
         return np.array(self._roots[0], dtype=complex)
 
     @property
     def poles(self) -> NDArray[np.complex128]:
-        """Where H is infinite: how fast old gradients are forgotten."""
+        """Where H is infinite: they say how fast old gradients are forgotten."""
         return np.array(self._roots[1], dtype=complex)
 
     @property
@@ -82,17 +84,17 @@ class Response:
 
     @property
     def dc_gain(self) -> float:
-        """H(1): what a constant gradient is multiplied by."""
+        """H(1): the factor on a constant gradient."""
         return float(np.sum(self.numerator) / np.sum(self.denominator))
 
     @property
     def nyquist_gain(self) -> float:
-        """H(−1): what a gradient that flips its sign at every step is multiplied by."""
-        return float(np.real(self.at(math.pi)))
+        """H(−1): the factor on a gradient that flips its sign at every step."""
+        return float(np.real(self.at_frequency(math.pi)))
 
     @property
     def noise_gain(self) -> float:
-        """Σh²: h² at delay zero, and the rest from the Lyapunov equation of the filter's state."""
+        """Σh²: h² at delay zero, plus the sum over older gradients from the Lyapunov equation of the filter's state."""
         A, B, C, D = self._state_space()
         return float(D * D + C @ linalg.solve_discrete_lyapunov(A, np.outer(B, B)) @ C) if A.size else D * D
 
@@ -106,107 +108,104 @@ class Response:
 
     @property
     def quasi_hyperbolic(self) -> tuple[float, float] | None:
-        """(β, ν) of the equal ν·e + (1−ν)·g, e the average with decay β; None where there is none."""
+        """(β, ν) of the equivalent ν·e + (1−ν)·g, with e the average of decay β; None if there is no such form."""
         zeros, poles = self._roots
         if len(poles) > 1 or not math.isclose(self.dc_gain, 1, rel_tol=1e-6):
             return None
         beta = float(poles[0].real) if len(poles) else 0.0
         if beta <= 0:
             return None if len(zeros) else (0.0, 0.0)
-        # H(1) = 1 leaves one number free, and H(−1) = ν·(1−β)/(1+β) + 1 − ν gives it
+        # H(1) = 1 leaves one number free, and H(−1) = ν·(1−β)/(1+β) + 1 − ν determines it
         return beta, (1 - self.nyquist_gain) * (1 + beta) / (2 * beta)
 
     @property
     def nu(self) -> float | None:
-        """The weight of the average in the direction, the rest being the gradient's; RADAR's (1−ℓ/η)(1−γ/β1)."""
+        """The weight of the average in the direction; the gradient has weight 1−ν. For RADAR (1−ℓ/η)(1−γ/β1)."""
         return None if self.quasi_hyperbolic is None else self.quasi_hyperbolic[1]
 
-    def at(self, omega: ArrayLike) -> NDArray[np.complex128]:
-        """H(e^{iω}), ω in radians a step."""
-        back = np.exp(-1j * np.asarray(omega, dtype=float))
-        return np.polyval(self.numerator[::-1], back) / np.polyval(self.denominator[::-1], back)
+    def at_frequency(self, omega: ArrayLike) -> NDArray[np.complex128]:
+        """H(e^{iω}), with ω in radians per step."""
+        inverse_z = np.exp(-1j * np.asarray(omega, dtype=float))
+        return np.polyval(self.numerator[::-1], inverse_z) / np.polyval(self.denominator[::-1], inverse_z)
 
     def group_delay(self, omega: ArrayLike) -> Floats:
-        """By how many steps a slow change of a swing of frequency ω is late: −dφ/dω."""
-        back = np.exp(-1j * np.asarray(omega, dtype=float))
-        b, a = (_delay(np.asarray(c), back) for c in (self.numerator, self.denominator))
-        return b - a
+        """The delay, in steps, of a slowly modulated oscillation of frequency ω: −dφ/dω."""
+        inverse_z = np.exp(-1j * np.asarray(omega, dtype=float))
+        of_numerator, of_denominator = (_delay(np.asarray(c), inverse_z) for c in (self.numerator, self.denominator))
+        return of_numerator - of_denominator
 
     def grid(self, points: int = 513) -> Grid:
         """Magnitude, phase and group delay from ω = 0 to π."""
         omega = np.linspace(0, math.pi, points)
-        values = self.at(omega)
+        values = self.at_frequency(omega)
         return Grid(omega, np.abs(values), np.unwrap(np.angle(values)), self.group_delay(omega))
 
     def impulse(self, steps: int = 50) -> Floats:
-        """h: the weight of the gradient of so many steps ago."""
+        """h: the weights of past gradients, the newest first."""
         return np.asarray(signal.lfilter(self.numerator, self.denominator, np.eye(1, steps)[0]))
 
     def step(self, steps: int = 50) -> Floats:
-        """The direction after a gradient that jumps from 0 to 1, without bias correction: the sums of h."""
+        """The direction after a gradient that jumps from 0 to 1, without bias correction: the cumulative sums of h."""
         return np.cumsum(self.impulse(steps))
 
     def first_steps(self, steps: int = 20) -> FirstSteps:
-        """The first steps as they run, bias correction included: the filter's own code, driven by unit impulses."""
-        filter, correction, pole = self.subject.filter, self.subject.correction, self.subject.filter.pole
-        rate = 1.0 if math.isnan(self.subject.rate) else self.subject.rate
+        """The first steps of the optimizer, bias correction included: its step on unit impulses, from θ = 0."""
+        step = self.linear_step
+        correction = Direct() if step.maps_residual_separately else step.correction
+        parts = Parts(step.filter, Euclidean(), correction)
+        scaled_lr = 1.0 if math.isnan(step.lr) else step.scaled_lr
+        group = {**UNDECAYED, "lr": scaled_lr / step.filter.gain}
         impulses = torch.eye(steps, dtype=torch.float64)
-        parts = (filter,) if self.subject.maps_apart else (filter, correction)
-        buffers = {name: initial for part in parts for name, initial in part.buffers().items()}
-        state = {name: initial(impulses[0]).double() for name, initial in buffers.items()}
-        rows = []
+        state = {name: initial(impulses[0]).double() for name, initial in parts.buffers().items()}
+        directions = []
         for t, g in enumerate(impulses, start=1):
-            direction, _ = filter.update(state, g, t)
-            if not self.subject.maps_apart:
-                move = Displacement(Euclidean(), None, direction, g, rate, pole, state)
-                direction = correction.displacement(move) / rate
-            rows.append(direction.clone())
-            if PREVIOUS_GRADIENT in state:
-                state[PREVIOUS_GRADIENT].copy_(g)
-        return FirstSteps(torch.stack(rows).numpy())
+            displacement = Move(parts, group, torch.zeros_like(g), g, state, t).go()
+            directions.append(displacement / scaled_lr)
+        return FirstSteps(torch.stack(directions).numpy())
 
     def __str__(self) -> str:
         qh, delay = self.quasi_hyperbolic, float(self.group_delay(0.0))
         first = self.first_steps(3).gain
         rows: list[tuple[str, Any, str]] = [
             ("poles", _listed(self.poles), "how fast old gradients are forgotten"),
-            ("zeros", _listed(self.zeros), "where H vanishes"),
+            ("zeros", _listed(self.zeros), "where H is zero"),
             ("H(1)", f"{self.dc_gain:.4g}", "gain of a constant gradient"),
             ("H(−1)", f"{self.nyquist_gain:.4g}", "gain of a gradient that flips its sign at every step"),
             ("Σh²", f"{self.noise_gain:.4g}", "gain of the variance of independent noise"),
-            ("delay", f"{delay:.4g}", "steps by which a slow change is late"),
-            ("β, ν", f"{qh[0]:.4g}, {qh[1]:.4g}" if qh else "—", "the equal ν·average + (1−ν)·gradient"),
+            ("delay", f"{delay:.4g}", "delay of a slow change, in steps"),
+            ("β, ν", f"{qh[0]:.4g}, {qh[1]:.4g}" if qh else "—", "the equivalent ν·average + (1−ν)·gradient"),
             ("start", ", ".join(f"{x:.4g}" for x in first), "gain of a constant gradient at steps 1, 2, 3"),
-            ("lr ×", f"{self.gain:.4g}", "scale of the learning rate beside it"),
+            ("lr ×", f"{self.gain:.4g}", "factor on the learning rate"),
         ]
-        wide = max(len(value) for _, value, _ in rows)
-        lines = [f"  {symbol:<6} {value:<{wide}}   {meaning}" for symbol, value, meaning in rows]
-        return "\n".join([f"{self.name}: response of {self.of} to the gradient", *lines])
+        width = max(len(value) for _, value, _ in rows)
+        lines = [f"  {symbol:<6} {value:<{width}}   {meaning}" for symbol, value, meaning in rows]
+        return "\n".join([f"{self.name}: response of {self.direction} to the gradient", *lines])
 
 
 def response(
     source: Source, correction: Correction | None = None, *, lr: float | None = None, group: int = 0
 ) -> Response:
-    """The response of what moves the parameter, before a geometry shapes it; `lr` matters only for a fixed ℓ."""
-    seen = subject(source, correction, lr=lr, group=group)
-    if seen.reevaluates:
+    """The response of the direction that moves the parameter, before the geometry; `lr` matters only for a fixed ℓ."""
+    step = linear_step(source, correction, lr=lr, group=group)
+    if step.reevaluates:
         raise ValueError(
-            f"{seen.name}: {type(seen.correction).__name__} evaluates the gradient at points of its own, so that its "
-            "direction is no filter of the gradients; ask for the filter alone, or theory.quadratic for the whole step"
+            f"{step.name}: {type(step.correction).__name__} evaluates the gradient at more than one point, so "
+            "that its direction is no filter of the gradients; ask for the filter alone, or theory.quadratic for the "
+            "whole step"
         )
-    direct = seen.maps_apart or seen.ratio == 0
-    guess = "g" if seen.correction.prediction == (1.0,) else "ĝ"
-    of = "m" if direct else f"m + {seen.ratio:.4g}·({guess} − m)"
-    return Response(seen.name, of, *seen.direction(), seen.filter.gain, seen)
+    only_momentum = step.maps_residual_separately or step.ratio == 0
+    predicted = "g" if step.correction.prediction == (1.0,) else "ĝ"
+    direction = "m" if only_momentum else f"m + {step.ratio:.4g}·({predicted} − m)"
+    return Response(step.name, direction, *step.direction(), step.filter.gain, step)
 
 
-def _delay(coefficients: Floats, back: NDArray[np.complex128]) -> Floats:
-    """−d/dω of the angle of Σ c_n·e^{−inω}: the mean of n, weighted by the terms."""
+def _delay(coefficients: Floats, inverse_z: NDArray[np.complex128]) -> Floats:
+    """−d/dω of the angle of Σ c_n·e^{−inω}: the mean of n, weighted by the terms of the sum."""
     weighted = coefficients * np.arange(len(coefficients))
-    with np.errstate(divide="ignore", invalid="ignore"):  # a frequency that is blocked has no delay: NaN
-        return np.real(np.polyval(weighted[::-1], back) / np.polyval(coefficients[::-1], back))
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN: a blocked frequency has no delay
+        return np.real(np.polyval(weighted[::-1], inverse_z) / np.polyval(coefficients[::-1], inverse_z))
 
 
 def _listed(roots: NDArray[np.complex128]) -> str:
-    shown = [f"{r.real:.4g}" if abs(r.imag) < 1e-9 else f"{r:.4g}" for r in roots]
-    return ", ".join(shown) or "none"
+    texts = [f"{r.real:.4g}" if abs(r.imag) < 1e-9 else f"{r:.4g}" for r in roots]
+    return ", ".join(texts) or "none"

@@ -1,48 +1,50 @@
-"""From runs to findings: which numbers a study gives, what they are worth, and whether the comparison was fair.
+"""Analysis: from the runs of a study to numbers: values, verdicts, and whether the comparison was fair.
 
-    findings = analyse(study, store.runs())
-    findings.standing("RADAR").difference.verdict         "better", "worse", "cannot tell with 5 seeds"
-    findings.audit                                         what a careful reader would ask about
-    across([findings, others])                             ranks and profile over the tasks
+    analysis = analyse(study, store.runs())
+    analysis.standing("Mine").difference.verdict         "better", "worse", "cannot tell with 5 seeds"
+    analysis.audit                                         what a careful reader would ask about
+    across_tasks([analysis, other_analysis])               ranks and performance profile over several tasks
 
-Works at any time: on nothing, in the middle of a sweep and at its end.
+It works at any time: without runs, in the middle of a sweep and at its end.
 """
 
-from aimopt.lab.analysis.across import Across, across
+from aimopt.lab.analysis.across_tasks import Across, across_tasks
 from aimopt.lab.analysis.analyse import analyse
-from aimopt.lab.analysis.findings import (
+from aimopt.lab.analysis.study_analysis import (
     Curve,
     Curves,
-    Findings,
-    Outcome,
     Point,
     Progress,
     Published,
     Remark,
     Returns,
+    RunResult,
     Standing,
+    StudyAnalysis,
     Sweep,
     Target,
     ToTarget,
     has_order,
+    judged_value,
 )
 
 __all__ = [
     "Across",
     "Curve",
     "Curves",
-    "Findings",
-    "Outcome",
     "Point",
     "Progress",
     "Published",
     "Remark",
     "Returns",
+    "RunResult",
     "Standing",
+    "StudyAnalysis",
     "Sweep",
     "Target",
     "ToTarget",
-    "across",
+    "across_tasks",
     "analyse",
     "has_order",
+    "judged_value",
 ]

@@ -1,4 +1,8 @@
-"""A study and its runs become findings."""
+"""Analyse a study: compute its numbers from its runs.
+
+analysis = analyse(study, store.runs(), store.overhead(study))
+analyse(study, {}).progress                    (0, 0, 0, 120): nothing was run yet
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,62 +10,69 @@ from typing import Any
 
 from aimopt.lab.analysis.audit import audit
 from aimopt.lab.analysis.curves import curves, target_of, to_target
-from aimopt.lab.analysis.findings import Findings, Outcome, Progress, Published, Standing, Sweep, has_order
 from aimopt.lab.analysis.provenance import provenance
 from aimopt.lab.analysis.returns import returns
-from aimopt.lab.config import RunConfig
-from aimopt.lab.facts import Facts
-from aimopt.lab.overhead import Overhead
-from aimopt.lab.runs import Run
-from aimopt.lab.stats import Better, Difference, Spread, compare, holm, spread
-from aimopt.lab.study import Cell, Contender, Role, Study
-from aimopt.lab.tasks import Measure
+from aimopt.lab.analysis.study_analysis import (
+    CellRuns,
+    Progress,
+    Published,
+    RunResult,
+    Standing,
+    StudyAnalysis,
+    Sweep,
+    has_order,
+    judged_value,
+)
+from aimopt.lab.protocol.facts import Facts
+from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.study import Contender, Role, Study
+from aimopt.lab.results.costs import Overhead
+from aimopt.lab.results.run import Run, is_settled
+from aimopt.lab.stats import Better, Difference, Spread, differences_on_shared_seeds, spread
 
-Cells = Sequence[tuple[Cell, Run | None]]
 
-
-def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> Findings:
-    """What a study found so far, from runs by identity."""
+def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> StudyAnalysis:
+    """The analysis of a study so far. `runs` are by identity, as `Store.runs` gives them."""
     facts = study.facts
-    cells: Cells = [(cell, runs.get(cell.config.identity)) for cell in study.cells(runs)]
+    cells: CellRuns = [(cell, runs.get(cell.config.identity)) for cell in study.cells(runs)]
     standings = _standings(study, facts, cells, runs, overhead)
-    finals = _final_runs(study, cells)
-    return Findings(
+    final_runs = _final_runs_by_seed(study, cells)
+    return StudyAnalysis(
         study=study,
         title=facts.title,
         measure=facts.measure,
         score=facts.score,
         standings=standings,
-        curves=curves(facts, finals),
-        target=target_of(facts.score, finals[study.reference]),
+        curves=curves(facts, final_runs),
+        target=target_of(facts.score, final_runs[study.reference]),
         sweep=_sweep(study, standings),
         overhead=overhead,
         audit=tuple(audit(study, facts, cells, standings)),
         provenance=provenance(run for _, run in cells if run is not None),
-        progress=_progress(cells, sum(s.lr is None for s in standings) * len(study.seeds)),
+        progress=_progress(cells, study.count_unknown_runs(runs)),
         cells=tuple(cells),
     )
 
 
 def _standings(
-    study: Study, facts: Facts, cells: Cells, runs: Mapping[str, Run], overhead: Overhead | None
+    study: Study, facts: Facts, cells: CellRuns, runs: Mapping[str, Run], overhead: Overhead | None
 ) -> tuple[Standing, ...]:
     labels = [contender.label for contender in study.contenders]
     better = facts.measure.better
-    outcomes = {label: _outcomes(cells, label, "final", facts.measure) for label in labels}
-    untuned = {label: _outcomes(cells, label, "untuned", facts.measure) for label in labels}
-    spreads = {label: _spread(outcomes[label], better) for label in labels}
-    ranks = _ranks(spreads, better)
-    differences = _differences(outcomes, study.reference, better)
-    finals = _final_runs(study, cells)
+    finals = {label: _run_results(cells, label, "final", facts) for label in labels}
+    untuned = {label: _run_results(cells, label, "untuned", facts) for label in labels}
+    spreads = {label: _spread(finals[label], better) for label in labels}
+    ranks = _ranks({label: known.mean for label, known in spreads.items() if known}, better)
+    differences = _differences(finals, study.reference, better)
+    final_runs = _final_runs_by_seed(study, cells)
     costs = {cost.label: cost for cost in overhead.costs} if overhead else {}
-    reached = to_target(facts.score, finals, study.reference, costs)
-    summaries = returns(facts.measure, finals, study.reference)
+    reached = to_target(facts.score, final_runs, study.reference, costs)
+    summaries = returns(facts.measure, final_runs, study.reference)
     published = _published(study, facts)
 
     def standing(contender: Contender) -> Standing:
         label = contender.label
-        trials = sorted(_outcomes(cells, label, "search", facts.score))
+        trials = sorted(_run_results(cells, label, "search", facts))
         choice = study.choice(contender, runs)
         lr = choice.rate if choice else None
         return Standing(
@@ -72,7 +83,7 @@ def _standings(
             lr=lr,
             edge=("lowest" if lr == trials[0].lr else "highest") if choice and choice.at_edge and trials else None,
             trials=tuple(trials),
-            finals=outcomes[label],
+            finals=finals[label],
             untuned=untuned[label],
             spread=spreads[label],
             untuned_spread=_spread(untuned[label], better),
@@ -87,22 +98,20 @@ def _standings(
     return tuple(standing(contender) for contender in study.contenders)
 
 
-def _outcomes(cells: Cells, label: str, role: Role, measure: Measure) -> tuple[Outcome, ...]:
-    """The runs of a contender in one role; those of the search are judged by their score, the others by their end."""
+def _run_results(cells: CellRuns, label: str, role: Role, facts: Facts) -> tuple[RunResult, ...]:
+    """The results of a contender's runs in one role."""
 
-    def outcome(config: RunConfig, run: Run | None) -> Outcome:
+    def result(config: RunConfig, run: Run | None) -> RunResult:
         if run is None:
-            return Outcome(config.lr, config.seed, "missing", math.nan)
-        if not run.settled:
-            return Outcome(config.lr, config.seed, run.status, math.nan, run.reason)
-        value = run.score(measure) if role == "search" else run.final(measure)
-        return Outcome(config.lr, config.seed, run.status, value, run.reason)
+            return RunResult(config.lr, config.seed, "missing", math.nan)
+        value = judged_value(run, role, facts.score, facts.measure) if run.settled else math.nan
+        return RunResult(config.lr, config.seed, run.status, value, run.reason)
 
-    return tuple(outcome(cell.config, run) for cell, run in cells if cell.contender == label and cell.role == role)
+    return tuple(result(cell.config, run) for cell, run in cells if cell.contender == label and cell.role == role)
 
 
-def _final_runs(study: Study, cells: Cells) -> dict[str, dict[int, Run]]:
-    """The final runs of every contender that have begun, by seed."""
+def _final_runs_by_seed(study: Study, cells: CellRuns) -> dict[str, dict[int, Run]]:
+    """Per contender, the final runs that were started, by seed."""
     finals: dict[str, dict[int, Run]] = {contender.label: {} for contender in study.contenders}
     for cell, run in cells:
         if cell.role == "final" and run is not None:
@@ -110,70 +119,53 @@ def _final_runs(study: Study, cells: Cells) -> dict[str, dict[int, Run]]:
     return finals
 
 
-def _spread(outcomes: Sequence[Outcome], better: Better) -> Spread | None:
-    values = [outcome.value for outcome in outcomes if outcome.settled]
+def _spread(results: Sequence[RunResult], better: Better) -> Spread | None:
+    values = [result.value for result in results if result.settled]
     return spread(values, better) if values else None
 
 
-def _ranks(spreads: Mapping[str, Spread | None], better: Better) -> dict[str, int]:
-    """By the mean; equals share the better rank."""
-    return _ranked({label: known.mean for label, known in spreads.items() if known}, better)
-
-
-def _ranked(values: Mapping[str, float], better: Better) -> dict[str, int]:
-    way = 1 if better == "lower" else -1
-    return {name: 1 + sum(way * other < way * value for other in values.values()) for name, value in values.items()}
+def _ranks(values: Mapping[str, float], better: Better) -> dict[str, int]:
+    """Ranks from 1, the best; equal values share the better rank."""
+    sign = 1 if better == "lower" else -1
+    return {name: 1 + sum(sign * other < sign * value for other in values.values()) for name, value in values.items()}
 
 
 def _differences(
-    outcomes: Mapping[str, Sequence[Outcome]], reference: str, better: Better
+    finals: Mapping[str, Sequence[RunResult]], reference: str, better: Better
 ) -> dict[str, Difference | None]:
-    """Every contender against the reference on the seeds that both have; those to come count in Holm's correction."""
-    known = {label: {o.seed: o.value for o in own if o.settled} for label, own in outcomes.items()}
-    alone: dict[str, Difference | None] = {}
-    for label in outcomes:
-        shared = [seed for seed in known[reference] if seed in known[label]]
-        pair = {name: [known[name][seed] for seed in shared] for name in (label, reference)}
-        if label != reference:
-            alone[label] = compare(pair, reference, better)[label] if shared else None
-    holm_p = holm([d.p if d else math.nan for d in alone.values()])
-    holm_t_p = holm([d.t_p if d else math.nan for d in alone.values()])
-    return {
-        label: d and d._replace(holm_p=p, holm_t_p=t_p)
-        for (label, d), p, t_p in zip(alone.items(), holm_p, holm_t_p, strict=True)
-    }
+    by_seed = {label: {r.seed: r.value for r in results if r.settled} for label, results in finals.items()}
+    return differences_on_shared_seeds(by_seed, reference, better)
 
 
 def _published(study: Study, facts: Facts) -> dict[str, Published]:
-    """The paper's results, for the contenders that are its optimizers unchanged."""
-    ranks = _ranked({name: mean for name, (mean, _) in facts.published.items()}, facts.measure.better)
-    plain = {c.label for c in study.contenders if c.label == c.optimizer and not c.options}
-    return {name: Published(*facts.published[name], rank) for name, rank in ranks.items() if name in plain}
+    """Results that were published for contenders of this study, with their ranks."""
+    ranks = _ranks({label: mean for label, (mean, _) in study.published.items()}, facts.measure.better)
+    return {label: Published(*study.published[label], rank) for label, rank in ranks.items()}
 
 
 def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:
     if not 1 <= len(study.axes) <= 2:
         return None
 
-    def place(standing: Standing) -> tuple[Any, ...]:
+    def option_values(standing: Standing) -> tuple[Any, ...]:
         values = (standing.options.get(axis) for axis in study.axes)
         return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
     on_grid = [s for s in standings if set(study.axes) <= set(study.contender(s.label).options)]
-    labels = {place(standing): standing.label for standing in on_grid}
-    values = [tuple(dict.fromkeys(at[i] for at in labels)) for i in range(len(study.axes))]
+    labels = {option_values(standing): standing.label for standing in on_grid}
+    values = [tuple(dict.fromkeys(point[i] for point in labels)) for i in range(len(study.axes))]
     in_order = tuple(tuple(sorted(axis)) if has_order(axis) else axis for axis in values)
     default = next(standing for standing in standings if standing.label == study.reference)
-    return Sweep(study.axes, in_order, labels, place(default))
+    return Sweep(study.axes, in_order, labels, option_values(default))
 
 
-def _progress(cells: Cells, unnamed: int) -> Progress:
-    """Runs that stand in two places count once; those that wait for the search count as well."""
+def _progress(cells: CellRuns, unknown_runs: int) -> Progress:
+    """A run with two roles counts once. Final runs that wait for the search count in the total."""
     by_identity = {cell.config.identity: run for cell, run in cells}
-    states = [run.status for run in by_identity.values() if run is not None]
+    statuses = [run.status for run in by_identity.values() if run is not None]
     return Progress(
-        settled=states.count("finished") + states.count("diverged"),
-        running=states.count("running"),
-        failed=states.count("failed"),
-        total=len(by_identity) + unnamed,
+        settled=sum(map(is_settled, statuses)),
+        running=statuses.count("running"),
+        failed=statuses.count("failed"),
+        total=len(by_identity) + unknown_runs,
     )

@@ -1,25 +1,34 @@
-"""What reinforcement learning is judged by: few runs, wide and skewed."""
+"""Interquartile means and probabilities of improvement, for tasks where a higher value is better.
+
+    returns(measure, final_runs, "Other")["Mine"].last.value          the interquartile mean of the last evaluations
+
+Reinforcement learning has few runs with wide, skewed distributions; Agarwal et al. (2021) recommend these statistics.
+"""
 
 from collections.abc import Mapping
 
-from aimopt.lab.analysis.findings import Returns
-from aimopt.lab.runs import Run
+from aimopt.lab.analysis.study_analysis import Returns
+from aimopt.lab.protocol.task import Measure
+from aimopt.lab.results.run import Run
 from aimopt.lab.stats import Interval, interquartile_mean, probability_of_improvement, stratified_bootstrap
-from aimopt.lab.tasks import Measure
 
-LAST_PART = 0.1  # of the steps, whose best evaluation counts
-Column = list[list[float]]  # runs × one task
+LAST_SHARE = 0.1  # of the steps: `best` is the best evaluation in it
+ScoreColumn = list[list[float]]  # one row per run, one column
 
 
 def returns(measure: Measure, finals: Mapping[str, Mapping[int, Run]], reference: str) -> dict[str, Returns]:
-    """Of every contender with a run that is over; nothing where lower is better."""
+    """For every contender with a settled run; empty if a lower value is better."""
     if measure.better == "lower":
         return {}
     ended = {label: [run for run in runs.values() if run.settled] for label, runs in finals.items()}
-    last: dict[str, Column] = {label: [[run.final(measure)] for run in runs] for label, runs in ended.items() if runs}
-    best: dict[str, Column] = {label: [[_best(run, measure)] for run in runs] for label, runs in ended.items() if runs}
+    last: dict[str, ScoreColumn] = {
+        label: [[run.final(measure)] for run in runs] for label, runs in ended.items() if runs
+    }
+    best: dict[str, ScoreColumn] = {
+        label: [[run.best_of_last(LAST_SHARE, measure)] for run in runs] for label, runs in ended.items() if runs
+    }
 
-    def improvement(scores: Mapping[str, Column], label: str) -> Interval | None:
+    def improvement(scores: Mapping[str, ScoreColumn], label: str) -> Interval | None:
         if label == reference or reference not in scores:
             return None
         return probability_of_improvement(scores[label], scores[reference])
@@ -33,9 +42,3 @@ def returns(measure: Measure, finals: Mapping[str, Mapping[int, Run]], reference
         )
         for label in last
     }
-
-
-def _best(run: Run, measure: Measure) -> float:
-    """The best evaluation of the last tenth; the worst there is if the run diverged."""
-    values = [value for step, value in run.curve(measure.key) if step > (1 - LAST_PART) * run.config.steps]
-    return measure.worst if run.status == "diverged" or not values else max(values)

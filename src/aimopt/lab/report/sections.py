@@ -1,15 +1,19 @@
-"""A report as data: sections, each with its sentences, pictures and tables. Page, Markdown and LaTeX set the same."""
+"""A report as data: one section per study, with sentences, pictures and tables. All formats show the same data.
+
+report = build_report([analysis], title="My comparison", command="aimopt compare …")
+report.sections[0].parts[0].tables[0].rows          the cells of the first table
+"""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aimopt.lab.analysis import Findings, Remark, across
-from aimopt.lab.report import figures, tables, words
+from aimopt.lab.analysis import Remark, StudyAnalysis, across_tasks
+from aimopt.lab.report import figures, phrasing, tables
 from aimopt.lab.report.figures import Picture, Style
 from aimopt.lab.report.tables import Table
 
-Named = tuple[str, Picture]  # the name of its files, and the picture
+NamedPicture = tuple[str, Picture]  # the name of its files without ending, and the picture
 PARTS = {
     "verdicts": "Verdicts",
     "sweep": "Sweep",
@@ -21,128 +25,129 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Pictures and tables of one question."""
+    """Pictures and tables about one question."""
 
     name: str
     title: str
-    pictures: tuple[Named, ...]
+    pictures: tuple[NamedPicture, ...]
     tables: tuple[Table, ...]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A study."""
+    """The section of one study."""
 
     name: str
     title: str
-    found: Findings
+    analysis: StudyAnalysis
     summary: tuple[str, ...]
     stamp: str
     parts: tuple[Part, ...]
-    folded: tuple[Table, ...]  # what few readers want
+    folded: tuple[Table, ...]  # details, closed on the page
     audit: tuple[Remark, ...]
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of it."""
+    """The whole report."""
 
     title: str
     headline: str
-    progress: str  # what is still to be done; empty when all is
-    done: tuple[int, int]  # runs that are over, of how many
+    progress: str  # which runs are missing; empty if the studies are complete
+    done: tuple[int, int]  # number of runs with a result, and of all runs
     results: Table | None
     ranks: Table | None
-    pictures: tuple[Named, ...]  # over several tasks
+    pictures: tuple[NamedPicture, ...]  # across several tasks
     sections: tuple[Section, ...]
     styles: Mapping[str, Style]
-    compared: tuple[str, ...]  # the contenders of the pictures over tasks, in their order
+    compared: tuple[str, ...]  # the contenders of the pictures across tasks, in their order
     command: str
 
 
-def build(findings: Sequence[Findings], title: str, command: str) -> Report:
-    """Everything but the setting; comparisons come first, sweeps last."""
-    findings = sorted(findings, key=lambda found: (found.sweep is not None, found.study.name != "compare"))
-    styles = figures.styles_of(findings)
-    over = across(findings)
-    compared = [found for found in findings if found.study.name == "compare"]
+def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) -> Report:
+    """The report of several studies. Comparisons come first, sweeps last."""
+    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, analysis.study.name != "compare"))
+    styles = figures.styles_of(analyses)
+    across = across_tasks(analyses)
+    compared = [analysis for analysis in analyses if analysis.study.name == "compare"]
     results = tables.results(compared)
-    stamp = "; ".join(dict.fromkeys(words.stamp(f).split(" · ", 1)[1] for f in compared if f.ranked))
-    over_stamp = f"{len(over.tasks)} tasks · {stamp}" if over else ""
-    pictures = figures.over_tasks(over, styles, over_stamp) if over else []
+    stamp = "; ".join(dict.fromkeys(phrasing.stamp(f).split(" · ", 1)[1] for f in compared if f.ranked))
+    across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
+    pictures = figures.across_tasks(across, styles, across_stamp) if across else []
     return Report(
         title=title,
-        headline=words.headline(findings, over),
-        progress=_progress(findings),
-        done=(sum(f.progress.settled for f in findings), sum(f.progress.total for f in findings)),
+        headline=phrasing.headline(analyses, across),
+        progress=_progress(analyses),
+        done=(sum(f.progress.settled for f in analyses), sum(f.progress.total for f in analyses)),
         results=results,
-        ranks=tables.ranks(over) if over else None,
+        ranks=tables.ranks(across) if across else None,
         pictures=tuple((f"across-{picture.name}", picture) for picture in pictures),
-        sections=tuple(_section(found, styles, name) for name, found in _names(findings).items()),
+        sections=tuple(_section(analysis, styles, name) for name, analysis in _names(analyses).items()),
         styles=styles,
-        compared=tuple(over.profile or over.ranks) if over else (),
+        compared=tuple(across.profile or across.ranks) if across else (),
         command=command,
     )
 
 
-def all_pictures(report: Report) -> list[Named]:
-    """Every picture, with the name of its files."""
+def all_pictures(report: Report) -> list[NamedPicture]:
+    """Every picture with the name of its files."""
     return [*report.pictures, *(named for s in report.sections for part in s.parts for named in part.pictures)]
 
 
-def _names(findings: Sequence[Findings]) -> dict[str, Findings]:
-    """A name for every study that can be a file's and an anchor's."""
-    named: dict[str, Findings] = {}
-    for found in findings:
-        study = found.study
+def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
+    """A unique name per study that is safe in file names and anchors."""
+    named: dict[str, StudyAnalysis] = {}
+    for analysis in analyses:
+        study = analysis.study
         stem = _slug(f"{study.name} {study.task} {study.scale}")[-60:]
         name, count = stem, 1
         while name in named:
             count += 1
             name = f"{stem}-{count}"
-        named[name] = found
+        named[name] = analysis
     return named
 
 
 def _slug(text: str) -> str:
-    """Of names that users gave, what is harmless in a file's name."""
+    """The part of a user's name that is safe in a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _section(found: Findings, styles: Mapping[str, Style], name: str) -> Section:
-    drawn = figures.of_study(found, styles)
-    own = {
-        "verdicts": [tables.verdicts(found)] if found.sweep is None else [],
-        "sweep": [tables.verdicts(found)] if found.sweep is not None else [],
-        "curves": [tables.rates(found)] if found.sweep is None else [],
-        "cost": [tables.cost(found)] if found.sweep is None else [],
-        "returns": [tables.returns(found)],
+def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) -> Section:
+    drawn = figures.of_study(analysis, styles)
+    tables_by_part = {
+        "verdicts": [tables.verdicts(analysis)] if analysis.sweep is None else [],
+        "sweep": [tables.verdicts(analysis)] if analysis.sweep is not None else [],
+        "curves": [tables.rates(analysis)] if analysis.sweep is None else [],
+        "cost": [tables.cost(analysis)] if analysis.sweep is None else [],
+        "returns": [tables.returns(analysis)],
     }
-    if found.study.name != "compare" and found.sweep is None:
-        own["verdicts"].insert(0, tables.results([found]))
+    if analysis.study.name != "compare" and analysis.sweep is None:
+        tables_by_part["verdicts"].insert(0, tables.results([analysis]))
     parts = []
     for part, title in PARTS.items():
         pictures = tuple((f"{name}-{_slug(picture.name)}", picture) for picture in drawn.get(part, []))
-        known = tuple(table for table in own.get(part, []) if table)
+        known = tuple(table for table in tables_by_part.get(part, []) if table)
         if pictures or known:
             parts.append(Part(part, title, pictures, known))
-    folded = tuple(table for table in (tables.seeds(found), tables.provenance(found)) if table)
+    folded = tuple(table for table in (tables.seeds(analysis), tables.provenance(analysis)) if table)
     return Section(
         name=name,
-        title=words.name_of(found),
-        found=found,
-        summary=tuple(words.summary(found)),
-        stamp=words.stamp(found),
+        title=phrasing.name_of(analysis),
+        analysis=analysis,
+        summary=tuple(phrasing.summary(analysis)),
+        stamp=phrasing.stamp(analysis),
         parts=tuple(parts),
         folded=folded,
-        audit=found.audit,
+        audit=analysis.audit,
     )
 
 
-def _progress(findings: Sequence[Findings]) -> str:
-    settled, total = sum(f.progress.settled for f in findings), sum(f.progress.total for f in findings)
+def _progress(analyses: Sequence[StudyAnalysis]) -> str:
+    settled, total = sum(f.progress.settled for f in analyses), sum(f.progress.total for f in analyses)
     if settled == total:
         return ""
-    running, failed = sum(f.progress.running for f in findings), sum(f.progress.failed for f in findings)
-    extra = [f"{running} under way"] * (running > 0) + [f"{failed} failed"] * (failed > 0)
-    return f"{settled} of {total} runs are over{', ' if extra else ''}{', '.join(extra)}. All that follows is so far."
+    running, failed = sum(f.progress.running for f in analyses), sum(f.progress.failed for f in analyses)
+    extra = [f"{running} running"] * (running > 0) + [f"{failed} failed"] * (failed > 0)
+    done = ", ".join([f"{settled} of {total} runs have a result", *extra])
+    return f"{done}. The numbers below are preliminary."

@@ -1,11 +1,11 @@
-"""Show a report to a browser on this machine, and make it anew while a sweep runs.
+"""Serve a report to a browser on this machine, and regenerate it while a sweep runs.
 
-    with serve(Path("report"), again=lambda: write(...), every=5) as server:
+    with serve(Path("report"), regenerate=lambda: write(…), min_seconds=5) as server:
         print(server.url)
         server.serve_forever()
 
-Only this machine can ask, and only for files of the report. A page of another site cannot either: it would have to ask
-under its own name, which is refused (DNS rebinding). Whoever connects and asks nothing, or reads nothing, is dropped.
+Only this machine can connect, and only the files of the report are served. A page of another site cannot read them:
+its requests carry its own host name, which is refused (DNS rebinding). A client that sends or reads nothing is dropped.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from aimopt.clean_text import one_line
+from aimopt.messages.clean_text import one_line
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -33,7 +33,7 @@ TYPES = {
 }
 LOCAL = ("127.0.0.1", "localhost")
 MAX_CONNECTIONS = 32  # at once; a browser opens about six
-CLIENT_SECONDS = 10.0  # to ask, and then to read the answer
+CLIENT_SECONDS = 10.0  # for a client to send its request, and then to read the answer
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -42,77 +42,77 @@ class ReportServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, folder: Path, again: Callable[[], object] | None, port: int, every: float):
-        self.folder, self.again, self.every = folder.resolve(), again, every
-        self.made, self.lock = -float("inf"), threading.Lock()
-        self.connections: dict[Any, float] = {}  # when each has to have asked; never, once it has
+    def __init__(self, folder: Path, regenerate: Callable[[], object] | None, port: int, min_seconds: float):
+        self.folder, self.regenerate, self.min_seconds = folder.resolve(), regenerate, min_seconds
+        self.last_made, self.lock = -float("inf"), threading.Lock()
+        self.connections: dict[Any, float] = {}  # connection -> deadline of its request; infinity after the request
         try:
             super().__init__(("127.0.0.1", port), _Handler)
-        except OSError as error:  # it does not say which port
+        except OSError as error:  # it does not name the port
             raise ValueError(
-                f"port {port} of this machine cannot be used: {error.strerror}; give another, or 0 for any that is free"
+                f"port {port} of this machine cannot be used: {error.strerror}; choose another, or 0 for any free one"
             ) from error
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self.server_port}/"
 
     def files(self) -> dict[str, Path]:
-        """What may be asked for, by name: no name is ever taken for a path."""
+        """The files that may be requested, by name. A name is looked up here and never used as a path."""
         listed = [*self.folder.glob("*"), *self.folder.glob("figures/*")]
-        # `folder` is resolved: a path that does not lead to itself is a link, or lies behind one.
+        # `folder` is resolved: a path that does not resolve to itself is a link, or lies behind one.
         shown = [p for p in listed if p.suffix in TYPES and p.name[0] != "." and p.is_file() and p.resolve() == p]
         return {path.relative_to(self.folder).as_posix(): path for path in shown}
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for one more connection."""
+        """Whether one more connection is allowed."""
         if len(self.connections) >= MAX_CONNECTIONS:
             return False
         self.connections[request] = time.monotonic() + CLIENT_SECONDS
         return True
 
     def service_actions(self) -> None:
-        """Drop who has not asked in time, however slowly it sends; called about twice a second."""
+        """Drop clients that did not send their request in time. Called about twice per second."""
         for connection, deadline in list(self.connections.items()):
             if time.monotonic() > deadline:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def close_request(self, request: Any) -> None:
-        """Forget a connection."""
+        """Close a connection."""
         self.connections.pop(request, None)
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong in a line; who left or was dropped is not worth one."""
+        """Print an error in one line; not for clients that left or were dropped."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             print(f"the report could not be shown: {type(error).__name__}: {error}", file=sys.stderr)
 
     def refresh(self) -> None:
-        """Make the report anew, unless that was done a moment ago; who asks meanwhile waits and gets the same."""
+        """Regenerate the report, at most every `min_seconds`. Requests that arrive meanwhile wait for it."""
         with self.lock:
-            if self.again is not None and time.monotonic() - self.made >= self.every:
-                self.again()
-                self.made = time.monotonic()
+            if self.regenerate is not None and time.monotonic() - self.last_made >= self.min_seconds:
+                self.regenerate()
+                self.last_made = time.monotonic()
 
 
 def serve(
-    folder: Path, again: Callable[[], object] | None = None, *, port: int = 0, every: float = 2.0
+    folder: Path, regenerate: Callable[[], object] | None = None, *, port: int = 0, min_seconds: float = 2.0
 ) -> ReportServer:
-    """A server for a report, bound but not yet running; `again` makes the report, at most every so many seconds."""
-    return ReportServer(folder, again, port, every)
+    """A server for a report, bound but not yet running. `regenerate` is called at most every `min_seconds`."""
+    return ReportServer(folder, regenerate, port, min_seconds)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
-    timeout = CLIENT_SECONDS  # of a read, and of writing the whole answer
+    timeout = CLIENT_SECONDS  # for a read, and for writing the whole answer
 
     def parse_request(self) -> bool:
-        understood = super().parse_request()
+        is_valid = super().parse_request()
         self.server.connections[self.connection] = float("inf")
-        return understood
+        return is_valid
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -122,13 +122,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in LOCAL:
-            self.send_error(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1 or localhost")
+            self.send_error(HTTPStatus.FORBIDDEN, "use 127.0.0.1 or localhost")
             return
         name = unquote(urlsplit(self.path).path).lstrip("/") or "index.html"
         try:
             if name == "index.html":
                 self.server.refresh()
-        except (OSError, ValueError) as error:  # the store is gone, or the disk is full: the next try may succeed
+        except (OSError, ValueError) as error:  # the store is gone, or the disk is full: a later request may succeed
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no report", one_line(str(error)))
             return
         path = self.server.files().get(name)
@@ -146,11 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the command line has better things to show."""
+        """Log nothing."""
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file; none if it was replaced by a link since it was listed, or is gone."""
+    """The content of a file; None if it is gone, or was replaced by a link after it was listed."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     except OSError:

@@ -1,29 +1,30 @@
-"""The learning rate to keep after a search, and whether the search should go on.
+"""Select the learning rate after a search, and report whether it is at the edge of the rates tried.
 
-select({1e-4: 0.9, 1e-3: 0.3, 1e-2: nan}, "lower")     Choice(rate=0.001, score=0.3, at_edge=False, diverged=False)
+select_rate({1e-4: 0.9, 1e-3: 0.3, 1e-2: nan}, "lower")     RateChoice(0.001, 0.3, at_edge=False, diverged=False)
+select_rate({1e-4: 0.3, 1e-3: 0.9}, "lower").at_edge        True: a smaller rate may be better
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aimopt.lab.stats.values import Better, oriented, sign
+from aimopt.lab.stats.values import Better, score_sign, to_scores
 
 
-class Choice(NamedTuple):
-    """The best rate tried. At the edge of those tried, a better one may lie outside."""
+class RateChoice(NamedTuple):
+    """The best learning rate of a search."""
 
     rate: float
     score: float
-    at_edge: bool
-    diverged: bool  # every rate did; the smallest is chosen
+    at_edge: bool  # it is the lowest or the highest rate tried: a better rate may lie outside
+    diverged: bool  # every rate diverged; the lowest one is selected
 
 
-def select(scores: Mapping[float, float], better: Better) -> Choice:
-    """The rate with the best score, the smaller one of equals."""
+def select_rate(scores: Mapping[float, float], better: Better) -> RateChoice:
+    """The learning rate with the best score; of equal scores, the lowest rate."""
     if not scores:
-        raise ValueError("there is no learning rate to choose from; give the score of each one tried")
+        raise ValueError("there is no learning rate to select from; pass the score of every rate tried")
     rates = sorted(scores)
-    gains = oriented([scores[rate] for rate in rates], better)
-    best = int(gains.argmax())  # the first of equals
+    gains = to_scores([scores[rate] for rate in rates], better)
+    best = int(gains.argmax())  # the first one of equal scores
     at_edge = len(rates) > 1 and best in (0, len(rates) - 1)
-    return Choice(rates[best], sign(better) * float(gains[best]), at_edge, bool(gains[best] == -float("inf")))
+    return RateChoice(rates[best], score_sign(better) * float(gains[best]), at_edge, bool(gains[best] == -float("inf")))

@@ -1,45 +1,55 @@
-"""The figures of a report. Each is drawn once and rendered for the page (SVG), for slides (PNG) and for paper (PDF)."""
+"""The figures of a report. Each one is drawn once and rendered as SVG for the page, PNG for slides and PDF for print.
+
+of_study(analysis, styles)["verdicts"]              the pictures of one part of a study's section
+across_tasks(across, styles, stamp)                 average ranks and performance profile
+render_all(named_pictures, styles, ("png", "pdf"))
+
+comparison.py   one row per contender: final values, differences, time to a target, costs, returns
+lines.py        curves over the steps, scores over the learning rate, profiles, ranks
+sweeps.py       sensitivity to one or two options
+style.py        colours and settings;  svg.py, rendering.py   output
+"""
 
 from collections.abc import Mapping
 
-from aimopt.lab.analysis import Across, Findings
+from aimopt.lab.analysis import Across, StudyAnalysis
 from aimopt.lab.report.figures import comparison, lines, sweeps
-from aimopt.lab.report.figures.rendering import Drawn, draw_all
+from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
 from aimopt.lab.report.figures.style import ACCENT, STYLES, VARIABLES, Picture, Style, styles_of
 
 __all__ = [
     "ACCENT",
     "STYLES",
     "VARIABLES",
-    "Drawn",
     "Picture",
+    "RenderedPicture",
     "Style",
-    "draw_all",
+    "across_tasks",
     "of_study",
-    "over_tasks",
+    "render_all",
     "styles_of",
 ]
 
 
-def of_study(found: Findings, styles: Mapping[str, Style]) -> dict[str, list[Picture]]:
-    """The pictures of a study by the part of the report they stand in; parts without any are left out."""
-    if found.sweep is not None:
-        parts = {"sweep": [sweeps.sweep(found), lines.learning_rates(found, styles)]}
+def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, list[Picture]]:
+    """The pictures of a study by the part of the section that shows them; parts without pictures are left out."""
+    if analysis.sweep is not None:
+        parts = {"sweep": [sweeps.sweep(analysis), lines.learning_rates(analysis, styles)]}
     else:
         parts = {
-            "verdicts": [comparison.differences(found, styles), comparison.final_values(found, styles)],
+            "verdicts": [comparison.differences(analysis, styles), comparison.final_values(analysis, styles)],
             "curves": [
-                *(lines.curves(found, shown, styles) for shown in found.curves),
-                lines.learning_rates(found, styles),
+                *(lines.curves(analysis, shown, styles) for shown in analysis.curves),
+                lines.learning_rates(analysis, styles),
             ],
-            "cost": [comparison.to_target(found, styles), comparison.overhead(found, styles)],
-            "returns": [comparison.interquartile_means(found, styles), comparison.improvement(found, styles)],
+            "cost": [comparison.to_target(analysis, styles), comparison.overhead(analysis, styles)],
+            "returns": [comparison.interquartile_means(analysis, styles), comparison.improvement(analysis, styles)],
         }
     drawn = {part: [picture for picture in pictures if picture is not None] for part, pictures in parts.items()}
     return {part: pictures for part, pictures in drawn.items() if pictures}
 
 
-def over_tasks(over: Across, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
-    """The pictures over several tasks."""
-    drawn = [lines.ranks(over, styles, stamp), lines.profile(over, styles, stamp)]
+def across_tasks(across: Across, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
+    """The pictures across several tasks."""
+    drawn = [lines.ranks(across, styles, stamp), lines.profile(across, styles, stamp)]
     return [picture for picture in drawn if picture is not None]

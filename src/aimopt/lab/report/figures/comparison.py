@@ -1,4 +1,8 @@
-"""Contenders side by side: final values, paired differences, time to a target, cost, returns."""
+"""Figures with one row per contender: final values, paired differences, time to a target, costs, returns.
+
+differences(analysis, styles)           None if no contender has a result on a seed of the reference
+final_values(analysis, styles).figure   a matplotlib figure
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,8 +11,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from aimopt.lab.analysis import Findings, Standing
-from aimopt.lab.report import words
+from aimopt.lab.analysis import Standing, StudyAnalysis
+from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import (
     CARD,
     INK,
@@ -22,14 +26,15 @@ from aimopt.lab.report.figures.style import (
     styled,
     wants_log,
 )
+from aimopt.lab.stats import Spread
 
 Styles = Mapping[str, Style]
-HEIGHT, ROW = 1.1, 0.3  # inches: of what surrounds the rows, and of a row
+BASE_HEIGHT, ROW_HEIGHT = 1.1, 0.3  # inches
 
 
-def _rows(found: Findings | str, labels: Sequence[str]) -> tuple[Figure, Axes]:
-    """A figure with a row a contender, the first on top."""
-    figure, ax = new_figure(found, (WIDTH, max(2.2, HEIGHT + ROW * len(labels))))
+def _row_figure(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """A figure with one row per contender, the first one on top."""
+    figure, ax = new_figure(analysis, (WIDTH, max(2.2, BASE_HEIGHT + ROW_HEIGHT * len(labels))))
     ax.set_ylim(len(labels) - 0.45, -0.55)
     ax.set_yticks(range(len(labels)), labels)
     ax.tick_params(axis="y", length=0)
@@ -38,85 +43,78 @@ def _rows(found: Findings | str, labels: Sequence[str]) -> tuple[Figure, Axes]:
     return figure, ax
 
 
-def _ends(ax: Axes, left: str, right: str) -> None:
-    """What the two sides mean."""
+def _label_sides(ax: Axes, left: str, right: str) -> None:
+    """Write above the axes what the two sides mean."""
     for x, side, text in ((0, "left", left), (1, "right", right)):
-        where: dict[str, Any] = dict(transform=ax.transAxes, ha=side, va="bottom", fontsize=8, color=MUTED)
-        ax.text(x, 1.01, text, **where)
+        options: dict[str, Any] = dict(transform=ax.transAxes, ha=side, va="bottom", fontsize=8, color=MUTED)
+        ax.text(x, 1.01, text, **options)
 
 
-def _series(found: Findings, standing: Standing) -> str:
-    return f"series-{[s.label for s in found.standings].index(standing.label)}"
+def _series(analysis: StudyAnalysis, standing: Standing) -> str:
+    return f"series-{[s.label for s in analysis.standings].index(standing.label)}"
 
 
 @styled
-def final_values(found: Findings, styles: Styles) -> Picture | None:
-    """The seeds of every contender, their mean and its interval; untuned ones beside, hollow."""
-    shown = found.ranked
+def final_values(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
+    """The seeds of every contender, their mean and its interval; below, hollow, at the usual learning rate."""
+    shown = analysis.ranked
     if not shown:
         return None
-    figure, ax = _rows(found, [s.label for s in shown])
-    tuned_beside = found.study.searches and any(s.untuned_spread for s in shown)
-    finite = [
-        v
-        for s in shown
-        for spread in (s.spread, s.untuned_spread if tuned_beside else None)
-        if spread
-        for v in spread.values
-        if math.isfinite(v)
-    ]
-    if wants_log(finite, found.measure.better):
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
+    with_untuned = analysis.study.searches and any(s.untuned_spread for s in shown)
+    spreads = [spread for s in shown for spread in (s.spread, s.untuned_spread if with_untuned else None) if spread]
+    finite = [value for spread in spreads for value in spread.values if math.isfinite(value)]
+    if wants_log(finite, analysis.measure.better):
         ax.set_xscale("log")
+    offset = 0.17 if with_untuned else 0.0
     for row, standing in enumerate(shown):
-        gid, style = _series(found, standing), styles[standing.label]
-        offset = 0.17 if tuned_beside else 0.0
-        spreads = [(standing.spread, row - offset, True)]
-        if tuned_beside:
-            spreads.append((standing.untuned_spread, row + offset, False))
-        for spread, y, tuned in spreads:
-            if spread is None:
-                continue
-            values = [v for v in spread.values if math.isfinite(v)]
-            face = style.light if tuned else CARD
-            if math.isfinite(spread.low):
-                ax.plot([spread.low, spread.high], [y, y], color=style.light, linewidth=5, alpha=0.25, gid=gid)
-            ax.scatter(values, [y] * len(values), s=13, color=face, edgecolors=style.light, linewidths=0.8, gid=gid)
-            if math.isfinite(spread.mean):
-                ax.plot([spread.mean], [y], marker="|", markersize=11, markeredgewidth=2, color=style.light, gid=gid)
-            if spread.diverged:
-                note = f"{spread.diverged} of {len(spread.values)} diverged"
-                ax.text(
-                    0.995, y, note, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7.5, gid=gid
-                )
-    ax.set_xlabel(f"{found.measure.label} {words.ARROWS[found.measure.better]}")
+        gid, style = _series(analysis, standing), styles[standing.label]
+        if standing.spread:
+            _draw_spread(ax, standing.spread, row - offset, style.light, style.light, gid)
+        if with_untuned and standing.untuned_spread:
+            _draw_spread(ax, standing.untuned_spread, row + offset, style.light, CARD, gid)
+    ax.set_xlabel(f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}")
     plain_ticks(ax, "x", log=ax.get_xscale() == "log")
-    hollow = " Hollow: at the usual learning rate, without search." if tuned_beside else ""
+    hollow = " Hollow: at the usual learning rate, without search." if with_untuned else ""
     return Picture(
         "final",
-        f"Final {found.measure.label}",
-        f"A dot a seed; the bar is their mean, the band its 95 % interval.{hollow} The best mean is on top.",
-        f"Final {found.measure.label} of {words.listed(s.label for s in shown)}, a dot a seed",
+        f"Final {analysis.measure.label}",
+        f"One dot per seed; the bar is their mean, the band its 95 % interval.{hollow} The best mean is on top.",
+        f"Final {analysis.measure.label} of {phrasing.listed(s.label for s in shown)}, one dot per seed",
         figure,
     )
 
 
+def _draw_spread(ax: Axes, spread: Spread, y: float, colour: str, face: str, gid: str) -> None:
+    """The interval of the mean as a band, the seeds as dots, the mean as a bar; diverged seeds as text."""
+    values = [value for value in spread.values if math.isfinite(value)]
+    if math.isfinite(spread.low):
+        ax.plot([spread.low, spread.high], [y, y], color=colour, linewidth=5, alpha=0.25, gid=gid)
+    ax.scatter(values, [y] * len(values), s=13, color=face, edgecolors=colour, linewidths=0.8, gid=gid)
+    if math.isfinite(spread.mean):
+        ax.plot([spread.mean], [y], marker="|", markersize=11, markeredgewidth=2, color=colour, gid=gid)
+    if spread.diverged:
+        note = f"{spread.diverged} of {len(spread.values)} diverged"
+        ax.text(0.995, y, note, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7.5, gid=gid)
+
+
 @styled
-def differences(found: Findings, styles: Styles) -> Picture | None:
-    """The paired differences from the reference, seed by seed, and the interval of their mean."""
-    shown = [s for s in found.standings if s.difference is not None]
+def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
+    """The paired differences from the reference, one dot per seed, and the interval of their mean."""
+    shown = [s for s in analysis.standings if s.difference is not None]
     if not shown:
         return None
     shown.sort(key=lambda s: -s.difference.mean if s.difference and not math.isnan(s.difference.mean) else math.inf)
-    figure, ax = _rows(found, [s.label for s in shown])
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
     for row, standing in enumerate(shown):
-        gid, style, difference = _series(found, standing), styles[standing.label], standing.difference
+        gid, style, difference = _series(analysis, standing), styles[standing.label], standing.difference
         assert difference is not None
         finite = [d for d in difference.differences if math.isfinite(d)]
         ax.scatter(finite, [row + 0.19] * len(finite), s=10, color=style.light, alpha=0.55, linewidths=0, gid=gid)
         if math.isfinite(difference.low):
             ax.plot([difference.low, difference.high], [row - 0.07] * 2, color=style.light, linewidth=2, gid=gid)
         if math.isfinite(difference.mean):
-            sure = not words.is_unsure(difference.verdict)
+            sure = not phrasing.is_unsure(difference.verdict)
             ax.plot(
                 [difference.mean],
                 [row - 0.07],
@@ -137,38 +135,38 @@ def differences(found: Findings, styles: Styles) -> Picture | None:
     reach = max(abs(left), abs(right))
     ax.set_xlim(-reach, reach)
     ax.axvspan(-reach, 0, color=SHADE, zorder=0, linewidth=0)
-    reference = found.study.reference
-    _ends(ax, "← worse", "better →")
-    ax.set_xlabel(f"gain in {found.measure.label} over {reference}")
+    reference = analysis.study.reference
+    _label_sides(ax, "← worse", "better →")
+    ax.set_xlabel(f"gain in {analysis.measure.label} over {reference}")
     plain_ticks(ax, "x")
     return Picture(
         "differences",
         f"Paired difference from {reference}",
-        "A dot is one seed: same initial weights, same order of the data. The line is the 95 % interval of their mean. "
-        "A filled marker is a verdict, a hollow one means that these seeds cannot tell.",
-        f"Paired differences in {found.measure.label} of {words.listed(s.label for s in shown)} from {reference}",
+        "One dot per seed, with the same initial weights and order of the data. The line is the 95 % interval of the "
+        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell.",
+        f"Paired differences in {analysis.measure.label} of {phrasing.listed(s.label for s in shown)} from {reference}",
         figure,
     )
 
 
 @styled
-def to_target(found: Findings, styles: Styles) -> Picture | None:
-    """Steps, and seconds where they were measured, to where the reference ends, as ratios."""
-    shown = [s for s in found.standings if s.to_target is not None]
-    reference = found.study.reference
-    if found.target is None or len(shown) < 2:
+def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
+    """Steps, and seconds if they were measured, to the final value of the reference, as ratios."""
+    shown = [s for s in analysis.standings if s.to_target is not None]
+    reference = analysis.study.reference
+    if analysis.target is None or len(shown) < 2:
         return None
     shown.sort(key=lambda s: s.to_target.ratio if s.to_target and s.to_target.ratio is not None else math.inf)
-    figure, ax = _rows(found, [s.label for s in shown])
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
     timed = any(s.to_target and s.to_target.seconds_ratio is not None for s in shown)
     for row, standing in enumerate(shown):
-        gid, style, reached = _series(found, standing), styles[standing.label], standing.to_target
+        gid, style, reached = _series(analysis, standing), styles[standing.label], standing.to_target
         assert reached is not None
         if reached.ratio is None:
-            where: dict[str, Any] = dict(
+            options: dict[str, Any] = dict(
                 transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7.5, color=MUTED
             )
-            ax.text(0.995, row, "not reached", gid=gid, **where)
+            ax.text(0.995, row, "not reached", gid=gid, **options)
             continue
         ax.plot([1, reached.ratio], [row, row], color=style.light, linewidth=2, alpha=0.5, gid=gid)
         ax.plot([reached.ratio], [row], marker=style.marker, markersize=7, color=style.light, gid=gid)
@@ -179,87 +177,94 @@ def to_target(found: Findings, styles: Styles) -> Picture | None:
     left, right = ax.get_xlim()
     room = 0.3 * (right - left) if any(s.to_target and s.to_target.ratio is None for s in shown) else 0
     ax.set_xlim(min(left, 0.9), max(right + room, 1.1))
-    _ends(ax, "← sooner", "later →")
-    ax.set_xlabel(f"ratio to {reference}'s")
+    _label_sides(ax, "← sooner", "later →")
+    ax.set_xlabel(f"ratio to {reference}")
     plain_ticks(ax, "x")
-    target = words.general(found.target.value, 4)
-    hollow_means = " Filled: steps; hollow: time, with seconds a step measured alone." if timed else ""
+    target = phrasing.general(analysis.target.value, 4)
+    hollow_means = " Filled: steps; hollow: time, from the measured seconds per step." if timed else ""
     return Picture(
         "target",
-        f"How soon {found.target.measure.label} {target} is reached",
-        f"The target is the mean with which {reference} ends. All follow the same schedule, so a ratio speaks of this "
-        f"length of training.{hollow_means}",
-        f"Steps to {found.target.measure.label} {target} as ratios to {reference}'s",
+        f"How soon {analysis.target.measure.label} {target} is reached",
+        f"The target is the final mean of {reference}. All contenders use the same schedule, so a ratio is valid for "
+        f"this length of training only.{hollow_means}",
+        f"Steps to {analysis.target.measure.label} {target} as ratios to {reference}",
         figure,
     )
 
 
 @styled
-def overhead(found: Findings, styles: Styles) -> Picture | None:
-    """What a training step costs beside the reference's."""
-    shown = [s for s in found.standings if s.cost is not None]
+def overhead(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
+    """The time of a training step relative to the reference."""
+    shown = [s for s in analysis.standings if s.cost is not None]
     if not shown:
         return None
-    figure, ax = _rows(found, [s.label for s in shown])
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
     for row, standing in enumerate(shown):
-        gid, style, cost = _series(found, standing), styles[standing.label], standing.cost
+        gid, style, cost = _series(analysis, standing), styles[standing.label], standing.cost
         assert cost is not None
         median, low, high = cost.ratio
         ax.plot([low, high], [row, row], color=style.light, linewidth=5, alpha=0.3, gid=gid)
         ax.plot([median], [row], marker=style.marker, markersize=7, color=style.light, gid=gid)
     ax.axvline(1, color=INK, linewidth=0.9, zorder=1)
-    ax.set_xlabel(f"time of a whole training step, ratio to {found.study.reference}'s ↓")
+    ax.set_xlabel(f"time of a whole training step, ratio to {analysis.study.reference} ↓")
     plain_ticks(ax, "x")
     return Picture(
         "overhead",
-        "What a training step costs",
-        "Medians and quartiles of paired ratios, measured in turn in one process with nothing beside it. "
-        f"{found.study.reference} against itself shows the noise.",
-        f"Time of a training step of {words.listed(s.label for s in shown)} as ratios to {found.study.reference}'s",
+        "Cost of a training step",
+        "Medians and quartiles of paired ratios, measured in turn in one process without other runs. "
+        f"{analysis.study.reference} against itself shows the noise.",
+        f"Time of a training step of {phrasing.listed(s.label for s in shown)} as ratios to {analysis.study.reference}",
         figure,
     )
 
 
 @styled
-def improvement(found: Findings, styles: Styles) -> Picture | None:
-    """The chance that a run beats one of the reference."""
-    shown = [s for s in found.standings if s.returns is not None and s.returns.last_improvement is not None]
+def improvement(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
+    """The probability that a run beats a run of the reference."""
+    shown = [s for s in analysis.standings if s.returns is not None and s.returns.last_improvement is not None]
     if not shown:
         return None
-    figure, ax = _rows(found, [s.label for s in shown])
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
     for row, standing in enumerate(shown):
-        gid, style = _series(found, standing), styles[standing.label]
+        gid, style = _series(analysis, standing), styles[standing.label]
         assert standing.returns is not None
         both = (standing.returns.last_improvement, -0.14, True), (standing.returns.best_improvement, 0.16, False)
-        for chance, offset, filled in both:
-            assert chance is not None
+        for probability, offset, filled in both:
+            assert probability is not None
             face = style.light if filled else CARD
-            ax.plot([chance.low, chance.high], [row + offset] * 2, color=style.light, linewidth=2, alpha=0.6, gid=gid)
+            ax.plot(
+                [probability.low, probability.high],
+                [row + offset] * 2,
+                color=style.light,
+                linewidth=2,
+                alpha=0.6,
+                gid=gid,
+            )
             marks: dict[str, Any] = dict(markerfacecolor=face, markeredgecolor=style.light, markersize=6.5)
-            ax.plot([chance.value], [row + offset], marker=style.marker, gid=gid, **marks)
+            ax.plot([probability.value], [row + offset], marker=style.marker, gid=gid, **marks)
     ax.axvline(0.5, color=INK, linewidth=0.9, zorder=1)
     ax.axvspan(0, 0.5, color=SHADE, zorder=0, linewidth=0)
     ax.set_xlim(-0.02, 1.02)
-    ax.set_xlabel(f"probability that a run beats one of {found.study.reference} ↑")
+    ax.set_xlabel(f"probability that a run beats a run of {analysis.study.reference} ↑")
     plain_ticks(ax, "x")
     return Picture(
         "improvement",
-        f"Probability of improvement over {found.study.reference}",
-        "With 95 % bootstrap intervals. Filled: the last evaluation; hollow: the best of the last tenth.",
-        f"Probability of improvement over {found.study.reference}",
+        f"Probability of improvement over {analysis.study.reference}",
+        "With 95 % bootstrap intervals. Filled: the last evaluation; hollow: the best in the last tenth of the steps.",
+        f"Probability of improvement over {analysis.study.reference}",
         figure,
     )
 
 
 @styled
-def interquartile_means(found: Findings, styles: Styles) -> Picture | None:
+def interquartile_means(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
     """The mean of the middle half of the runs."""
-    shown = [s for s in found.ranked if s.returns is not None]
+    shown = [s for s in analysis.ranked if s.returns is not None]
     if not shown:
         return None
-    figure, ax = _rows(found, [s.label for s in shown])
+    figure, ax = _row_figure(analysis, [s.label for s in shown])
     for row, standing in enumerate(shown):
-        gid, style = _series(found, standing), styles[standing.label]
+        gid, style = _series(analysis, standing), styles[standing.label]
         assert standing.returns is not None
         for mean, offset, filled in ((standing.returns.last, -0.14, True), (standing.returns.best, 0.16, False)):
             if not math.isfinite(mean.value):
@@ -277,13 +282,13 @@ def interquartile_means(found: Findings, styles: Styles) -> Picture | None:
                 markerfacecolor=style.light if filled else CARD, markeredgecolor=style.light, markersize=6.5
             )
             ax.plot([mean.value], [row + offset], marker=style.marker, gid=gid, **marks)
-    ax.set_xlabel(f"interquartile mean of {found.measure.label} ↑")
+    ax.set_xlabel(f"interquartile mean of {analysis.measure.label} ↑")
     plain_ticks(ax, "x")
     return Picture(
         "iqm",
         "Interquartile means",
         "The mean of the middle half of the runs, with 95 % bootstrap intervals. Filled: the last evaluation; hollow: "
-        "the best of the last tenth.",
-        f"Interquartile means of {found.measure.label} of {words.listed(s.label for s in shown)}",
+        "the best in the last tenth of the steps.",
+        f"Interquartile means of {analysis.measure.label} of {phrasing.listed(s.label for s in shown)}",
         figure,
     )

@@ -1,11 +1,11 @@
-"""All pictures of a report in all formats, on as many cores as there are.
+"""Render all pictures of a report in all formats, in parallel on all cores.
 
-    drawn = draw_all([("compare-digits-demo-rates", picture)], styles, files=("png", "pdf"))
-    drawn["compare-digits-demo-rates"].svg                 the element of the page; .data for its tooltips
-    drawn["compare-digits-demo-rates"].files["pdf"]        the content of a file
+    rendered = render_all([("compare-images-rates", picture)], styles, files=("png", "pdf"))
+    rendered["compare-images-rates"].svg                 the element of the page; .data for its tooltips
+    rendered["compare-images-rates"].files["pdf"]        the content of a file
 
-Rendering is most of the time that a report takes. A process that is forked has the pictures already, and sends back
-what it made of its share. The bytes are the same as without it.
+Rendering takes most of the time of a report. A forked process has the pictures in its memory already, renders its share
+and sends the bytes back. They are the same as without processes.
 """
 
 import contextlib
@@ -28,50 +28,50 @@ from PIL import Image
 from aimopt.lab.report.figures.style import Picture, Style, save, styled
 from aimopt.lab.report.figures.svg import plot_data, svg
 
-PICTURES_PER_PROCESS = 6  # fewer are drawn before another process would be of use
+PICTURES_PER_PROCESS = 6  # for fewer pictures another process does not pay off
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Drawn(NamedTuple):
+class RenderedPicture(NamedTuple):
     """A picture in all formats."""
 
     svg: str
     data: str  # for tooltips, as JSON
-    files: Mapping[str, bytes]  # by the ending of their names
+    files: Mapping[str, bytes]  # by file ending
 
 
-def draw_all(
+def render_all(
     pictures: Sequence[tuple[str, Picture]], styles: Mapping[str, Style], files: Sequence[str]
-) -> dict[str, Drawn]:
-    """Pictures, by name, for a page, and as files of these formats."""
+) -> dict[str, RenderedPicture]:
+    """Render pictures for the page and as files of these formats. The result is by name."""
 
-    def draw(named: tuple[str, Picture]) -> Drawn:
+    def render_one(named: tuple[str, Picture]) -> RenderedPicture:
         name, picture = named
-        drawing = svg(picture, name)  # first: it decides where the axes lie
+        drawing = svg(picture, name)  # first: it decides the positions of the axes
         data = plot_data(picture)
         titled = for_paper(picture, styles) if files else picture
-        return Drawn(drawing, data, {ending: render(titled, ending) for ending in files})
+        return RenderedPicture(drawing, data, {ending: render(titled, ending) for ending in files})
 
     with _without_old_objects():
-        drawn = on_all_cores(draw, pictures)
-    return {name: own for (name, _), own in zip(pictures, drawn, strict=True)}
+        rendered = map_in_processes(render_one, pictures)
+    return {name: picture for (name, _), picture in zip(pictures, rendered, strict=True)}
 
 
 @styled
 def render(picture: Picture, ending: str) -> bytes:
-    """A picture as a file of a format: `png`, `pdf`."""
+    """A picture as a file: `png` or `pdf`."""
     content = BytesIO()
     if ending == "png":
         save(picture, content, format="rgba")
     else:
-        save(picture, content, format=ending, metadata={"CreationDate": None})  # the same picture, the same bytes
-    picture.figure.set_layout_engine(None)  # the next format takes the same places: finding them is most of the work
-    return _with_a_palette(picture, content.getvalue()) if ending == "png" else content.getvalue()
+        save(picture, content, format=ending, metadata={"CreationDate": None})  # the same picture gives the same bytes
+    picture.figure.set_layout_engine(None)  # the next format uses the same layout: computing it is most of the work
+    return _palette_png(picture, content.getvalue()) if ending == "png" else content.getvalue()
 
 
-def _with_a_palette(picture: Picture, pixels: bytes) -> bytes:
-    """A PNG in a third of the space: few colours are all a picture of lines has."""
+def _palette_png(picture: Picture, pixels: bytes) -> bytes:
+    """A PNG with a palette, a third of the size: a picture of lines has few colours."""
     width, height = (int(size) for size in picture.figure.bbox.size)
     image, smaller = Image.frombytes("RGBA", (width, height), pixels), BytesIO()
     image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(smaller, "png", optimize=True)
@@ -80,7 +80,7 @@ def _with_a_palette(picture: Picture, pixels: bytes) -> bytes:
 
 @styled
 def for_paper(picture: Picture, styles: Mapping[str, Style]) -> Picture:
-    """With the title and the legend that a page shows beside it."""
+    """Add the title and the legend, which the page shows outside of the picture."""
     ax = picture.figure.axes[0]
     room = 16.0  # points between the axes and the title
     if picture.lines:
@@ -97,36 +97,36 @@ def for_paper(picture: Picture, styles: Mapping[str, Style]) -> Picture:
     return picture
 
 
-def on_all_cores(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """What a function makes of every item; forked processes take a share each, this one the first."""
+def map_in_processes(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Apply a function to every item, in this and in forked processes. The results are in the order of the items."""
     count = min(_processes(), len(items) // PICTURES_PER_PROCESS) or 1
     shares = [items[first::count] for first in range(count)]
-    made: list[list[R]] = []
+    results: list[list[R]] = []
     with contextlib.ExitStack() as stack:
-        sent = [stack.enter_context(_forked(function, share)) for share in shares[1:]]
-        made.append([function(item) for item in shares[0]])
-        for share, pipe in zip(shares[1:], sent, strict=True):
+        pipes = [stack.enter_context(_forked(function, share)) for share in shares[1:]]
+        results.append([function(item) for item in shares[0]])
+        for share, pipe in zip(shares[1:], pipes, strict=True):
             try:
-                made.append(pipe.recv())
-            except EOFError:  # that process failed or was killed: what is wrong with its share is seen here
-                made.append([function(item) for item in share])
-    return [made[index % count][index // count] for index in range(len(items))]
+                results.append(pipe.recv())
+            except EOFError:  # that process failed or was killed: an error of its share is raised here
+                results.append([function(item) for item in share])
+    return [results[index % count][index // count] for index in range(len(items))]
 
 
 def _processes() -> int:
-    """How many processes may share the work. A fork takes one thread along, and others may hold what it needs."""
-    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" and alone else 1
+    """How many processes to use. A fork only copies one thread, and other threads may hold locks that it needs."""
+    can_fork = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" and can_fork else 1
 
 
 @contextlib.contextmanager
 def _forked(function: Callable[[T], R], items: Sequence[T]) -> Iterator[Connection]:
-    """A process that sends what a function makes of items; it is ended when the block is left."""
+    """A process that applies a function to items and sends the results; it is killed when the block is left."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sending, function, items), daemon=True)
     with warnings.catch_warnings():
-        # Python warns of the threads of numerical libraries: they wait for work, and drawing gives them none.
+        # Python warns about threads of numerical libraries: they are idle, and drawing does not use them.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     sending.close()
@@ -139,14 +139,14 @@ def _forked(function: Callable[[T], R], items: Sequence[T]) -> Iterator[Connecti
 
 
 def _send(pipe: Connection, function: Callable[[T], R], items: Sequence[T]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which kills this process
     with contextlib.suppress(Exception):
         pipe.send([function(item) for item in items])
 
 
 @contextlib.contextmanager
 def _without_old_objects() -> Iterator[None]:
-    """Keep the collector off the runs of a large store: drawing makes much garbage, and each search walks over all."""
+    """Exclude existing objects from garbage collection: drawing triggers it often, and a large store has many."""
     gc.freeze()
     try:
         yield

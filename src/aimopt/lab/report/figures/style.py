@@ -1,8 +1,11 @@
-"""Colours, dashes and the paper of all figures.
+"""Colours, dashes, and the settings of all figures.
 
-A contender has one colour in the whole report, and RADAR always the same. Every colour has a twin for dark pages: the
-page replaces the light ones by variables of its style sheet. The eight were found by a search that kept every two of
-them apart, in OKLab, for readers with normal, protan, deutan and tritan vision; dashes and markers repeat the message.
+    styles_of([analysis])["Other"].light            a colour, the same in the whole report
+    figure, ax = new_figure(analysis)               with the stamp of the study below
+
+A contender has one colour in the whole report, and the subject of the studies always the same one. Figures are drawn in
+the light shades of `aimopt.palette`; the page replaces them by variables of its style sheet, which also have dark
+shades. Dashes and markers repeat the message.
 """
 
 import math
@@ -18,11 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from aimopt.clean_text import printable
-from aimopt.lab.analysis import Findings
-from aimopt.lab.optimizers import PAPER
-from aimopt.lab.report import words
+from aimopt import palette
+from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.report import phrasing
 from aimopt.lab.stats import Better
+from aimopt.messages.clean_text import printable
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 
@@ -36,36 +39,37 @@ class Style(NamedTuple):
     dash: Dash
     marker: str
 
+    @property
+    def emphasized(self) -> bool:
+        """Whether this is the style of the subject, which is drawn in front of the others."""
+        return self.slot == 0
 
-STYLES = (
-    Style(0, "#d1440c", "#ff7a45", "-", "o"),
-    Style(1, "#c4a452", "#f7d12e", (0, (6, 1.5)), "s"),
-    Style(2, "#52aef7", "#b6e6ff", (0, (4, 1.2, 1, 1.2)), "^"),
-    Style(3, "#262a9a", "#537bff", "-", "D"),
-    Style(4, "#2b8470", "#73d2ad", (0, (2.2, 1)), "v"),
-    Style(5, "#83134b", "#d90a9e", (0, (5, 1, 1, 1, 1, 1)), "P"),
-    Style(6, "#9d3ed2", "#bf9eef", (0, (3.5, 1)), "X"),
-    Style(7, "#341a01", "#9b6c49", (0, (1.2, 1)), "h"),
+
+DASHES: tuple[Dash, ...] = (
+    "-",
+    (0, (6, 1.5)),
+    (0, (4, 1.2, 1, 1.2)),
+    "-",
+    (0, (2.2, 1)),
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (3.5, 1)),
+    (0, (1.2, 1)),
+)
+STYLES = tuple(
+    Style(slot, *colour, dash, marker)
+    for slot, (colour, dash, marker) in enumerate(zip(palette.SERIES, DASHES, "os^DvPXh", strict=True))
 )
 ACCENT = STYLES[0]
-# What else is drawn, by the variable of the style sheet that replaces it.
-INK, MUTED, GRID, CARD, SHADE = "#1d2129", "#6a7080", "#e3e1dc", "#fffefc", "#f1efe9"
-GOOD, BAD = "#1b7f4d", "#b3261e"
-VARIABLES = {
-    INK: "--ink",
-    MUTED: "--muted",
-    GRID: "--grid",
-    CARD: "--card",
-    SHADE: "--shade",
-    GOOD: "--good",
-    BAD: "--bad",
-    **{style.light: f"--series-{style.slot}" for style in STYLES},
-}
+INK, MUTED, GRID, CARD, SHADE = (
+    colour.light for colour in (palette.INK, palette.MUTED, palette.GRID, palette.CARD, palette.SHADE)
+)
+GOOD, BAD = palette.GOOD.light, palette.BAD.light
+VARIABLES = {colour.light: name for name, colour in palette.VARIABLES.items()}  # of the style sheet
 WIDTH = 5.2  # inches: narrow, so that words stay readable on a phone
 SIZE = (WIDTH, 3.4)
-STAMP = 112  # letters a line
+STAMP_LINE_LENGTH = 112  # characters per line
 RC: dict[Any, Any] = {
-    "text.parse_math": False,  # names come from users: a dollar is a dollar
+    "text.parse_math": False,  # names come from users: a dollar sign is no formula
     "svg.fonttype": "none",
     "svg.hashsalt": "aimopt",
     "pdf.fonttype": 42,
@@ -91,7 +95,7 @@ R = TypeVar("R")
 
 
 def styled(function: Callable[P, R]) -> Callable[P, R]:
-    """Draw with this module's settings, whatever the user's are."""
+    """Draw with the settings of this module, independent of the user's."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -103,11 +107,12 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def styles_of(findings: Sequence[Findings]) -> dict[str, Style]:
-    """A style for every contender: the paper's optimizers their own, others the first that their studies leave free."""
-    chosen = dict(zip(PAPER, STYLES, strict=True))
-    for found in findings:
-        labels = [standing.label for standing in found.standings]
+def styles_of(analyses: Sequence[StudyAnalysis]) -> dict[str, Style]:
+    """A style per contender: the first for the subject, then the first that is free in the contender's studies."""
+    subject = phrasing.subject_of(analyses)
+    chosen = {} if subject is None else {subject: ACCENT}
+    for analysis in sorted(analyses, key=lambda one: -len(one.standings)):  # the largest study decides
+        labels = [standing.label for standing in analysis.standings]
         taken = {chosen[label].slot for label in labels if label in chosen}
         for label in labels:
             if label not in chosen:
@@ -119,51 +124,51 @@ def styles_of(findings: Sequence[Findings]) -> dict[str, Style]:
 
 @dataclass
 class Picture:
-    """A figure and what a page needs to know of it."""
+    """A figure with its title, caption and description."""
 
     name: str
     title: str
     caption: str
     alt: str
     figure: Figure
-    # Of the line at a step, for tooltips: {"label", "series", "points": [[x, y, low, high], …]}
+    # For tooltips, one entry per line: {"label", "series", "points": [[x, y, low, high], …]}
     lines: Sequence[Mapping[str, Any]] = ()
     x_label: str = ""
     decimals: int = 4
 
 
-def new_figure(found: Findings | str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
-    """A figure that needs no window, with the stamp of a study at its foot."""
+def new_figure(analysis_or_stamp: StudyAnalysis | str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
+    """A figure without a window, with the stamp of a study at the bottom."""
     figure = Figure(figsize=size, layout="constrained", dpi=200)
     ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color=GRID, linewidth=0.7)
     ax.set_axisbelow(True)
     ax.tick_params(length=2.5, width=0.7)
-    text = found if isinstance(found, str) else words.stamp(found)
-    figure.supxlabel(textwrap.fill(text, STAMP), x=0.01, ha="left", fontsize=6, color=MUTED)
+    stamp = analysis_or_stamp if isinstance(analysis_or_stamp, str) else phrasing.stamp(analysis_or_stamp)
+    figure.supxlabel(textwrap.fill(stamp, STAMP_LINE_LENGTH), x=0.01, ha="left", fontsize=6, color=MUTED)
     return figure, ax
 
 
 def save(picture: Picture, file: IO[Any], **options: Any) -> None:
-    """Write a picture; every text in it is printable."""
+    """Write a picture to a file. Every text in it is made printable."""
     for text in picture.figure.findobj(Text):
         text.set_text(printable(text.get_text()))
     for axis in (axis for ax in picture.figure.axes for axis in (ax.xaxis, ax.yaxis)):
         formatter = axis.get_major_formatter()
-        if isinstance(formatter, FuncFormatter):  # it makes the texts of the ticks when they are drawn
-            axis.set_major_formatter(FuncFormatter(_printing(formatter.func)))
+        if isinstance(formatter, FuncFormatter):  # it makes the tick labels when they are drawn
+            axis.set_major_formatter(FuncFormatter(_printable_formatter(formatter.func)))
     picture.figure.savefig(file, **options)
 
 
-def _printing(write: Callable[..., str]) -> Callable[..., str]:
+def _printable_formatter(write: Callable[..., str]) -> Callable[..., str]:
     return lambda value, position: printable(write(value, position))
 
 
 def plain_ticks(ax: Axes, axis: Literal["x", "y"], *, log: bool = False, integer: bool = False) -> None:
-    """Ticks that read as people write numbers."""
+    """Tick labels as people write numbers."""
     chosen = ax.xaxis if axis == "x" else ax.yaxis
-    chosen.set_major_formatter(FuncFormatter(lambda value, _: words.general(value)))
+    chosen.set_major_formatter(FuncFormatter(lambda value, _: phrasing.general(value)))
     chosen.set_minor_formatter(NullFormatter())
     if log:
         low, high = sorted(chosen.get_view_interval())
@@ -176,5 +181,5 @@ def plain_ticks(ax: Axes, axis: Literal["x", "y"], *, log: bool = False, integer
 
 
 def wants_log(values: Sequence[float], better: Better) -> bool:
-    """Whether losses spread so far that differences between the small ones would not show."""
+    """Whether losses need a logarithmic axis, because differences between small ones would not be visible."""
     return better == "lower" and bool(values) and min(values) > 0 and max(values) / min(values) > 8

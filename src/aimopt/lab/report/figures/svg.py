@@ -1,8 +1,11 @@
-"""A figure as text of a page: in the page's colours, with parts that a script can find.
+"""A figure as an SVG element of a page: with the colours of the page, and elements that a script can find.
 
-matplotlib names a part of a drawing by its `gid`. Here `series-3` becomes `data-series="3"`, all other names get the
-figure's own prefix, since a page holds many figures, and every colour that has a variable in the style sheet becomes
-that variable. What is only for paper, the title and the legend, is left out: the page has its own.
+    svg(picture, "compare-images-rates")        <svg … aria-label="…" class="plot">…</svg>
+    plot_data(picture)                          positions and values of the lines as JSON, for tooltips
+
+matplotlib writes the `gid` of an element as its id. Here `series-3` becomes `data-series="3"`; all other ids get the
+prefix of the figure, because a page has many figures; and every colour with a variable in the style sheet becomes that
+variable. The title and the legend are left out: the page shows them itself.
 """
 
 import io
@@ -11,8 +14,8 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from aimopt.clean_text import printable
 from aimopt.lab.report.figures.style import VARIABLES, Picture, save, styled
+from aimopt.messages.clean_text import printable
 
 SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 COLOUR = re.compile(r"#[0-9a-f]{6}")
@@ -22,7 +25,7 @@ REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 @styled
 def svg(picture: Picture, prefix: str) -> str:
-    """The drawing as an element of a page."""
+    """The picture as an SVG element."""
     buffer = io.StringIO()
     save(picture, buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())
@@ -31,7 +34,7 @@ def svg(picture: Picture, prefix: str) -> str:
     for element in root.iter():
         _adapt(element, prefix)
     for size in ("width", "height"):
-        root.attrib.pop(size, None)  # the page says how wide
+        root.attrib.pop(size, None)  # the page decides the size
     root.attrib.update({"role": "img", "aria-label": printable(picture.alt), "class": "plot"})
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", LINK)
@@ -63,7 +66,7 @@ def _variable(match: re.Match[str]) -> str:
 
 
 def plot_data(picture: Picture) -> str:
-    """Where the lines are in the drawing and what they say, for tooltips; after the drawing was made."""
+    """Positions and values of the lines as JSON, for tooltips. Call it after `svg`, which computes the layout."""
     if not picture.lines:
         return ""
     ax = picture.figure.axes[0]

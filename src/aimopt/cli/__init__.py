@@ -1,0 +1,56 @@
+"""The command line: `aimopt COMMAND …`. Without a command it prints the execution paths of this machine and the help.
+
+A command is a module with `add_to`, which adds it to the parser. It imports what it needs when it runs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from aimopt import __version__
+from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, theory
+from aimopt.cli.arguments import Parser
+from aimopt.messages.clean_text import clean_output
+
+COMMANDS = (compare, sweep, run, overhead, results, lists, bench, theory)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        from aimopt.cli.completion import complete
+
+        complete(program())
+    with clean_output():
+        try:
+            return _run(program(), arguments)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return 130
+
+
+def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "run"):
+        print(f"{overview()}\n\n{parser.format_help()}", end="")
+        return 0
+    return int(options.run(options))
+
+
+def program() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = Parser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
+    parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_to(commands)
+    return parser
+
+
+def overview() -> str:
+    """The version, and the state of each execution path of a step on this machine."""
+    from aimopt import kernels
+
+    paths = [f"  {path:<12}{state}" for path, state in kernels.status().items()]
+    return "\n".join([f"aimopt {__version__}", *paths])

@@ -1,0 +1,228 @@
+"""What the commands that train runs share: their arguments, and how they print results."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aimopt.cli.arguments import add_assignments, device, finite_number, folder, parallel_count, positive_integer, seed
+from aimopt.messages.clean_text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aimopt.lab import Protocol, Resources, Study
+
+T = TypeVar("T")
+DEFAULT_SCALE = "mini"
+FAILED, STOPPED = 1, 130  # exit status
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that runs studies."""
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        type=finite_number(0, above=True),
+        metavar="X",
+        help="learning rates of the search, in units of the usual learning rate (default: the task's protocol)",
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=seed, metavar="N", help="seeds of the final runs (default: the task's protocol)"
+    )
+    parser.add_argument(
+        "--search-steps",
+        type=positive_integer,
+        metavar="N",
+        help="length of a search run (default: the task's protocol)",
+    )
+    add_assignments(parser, "--option", "option for all optimizers that have it; may be repeated")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the time, memory and disk space that the runs need, and stop"
+    )
+    parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
+    parser.add_argument("--report", type=folder, metavar="DIR", help="folder of the report (default: STORE/report)")
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that trains runs."""
+    parser.add_argument("--scale", help=f"scale of the task: mini, paper, … (default: {DEFAULT_SCALE})")
+    add_assignments(parser, "--set", "setting of the task; may be repeated")
+    parser.add_argument(
+        "--store", type=folder, default=Path("results"), metavar="DIR", help="folder of the runs (default: results)"
+    )
+    resources = parser.add_argument_group("where runs are trained")
+    resources.add_argument(
+        "--engine",
+        choices=("local", "ray", "slurm"),
+        default="local",
+        help="engine that starts the runs (default: local)",
+    )
+    resources.add_argument(
+        "--workers", type=parallel_count, metavar="N", help="number of runs at once (default: one per core or device)"
+    )
+    resources.add_argument(
+        "--threads", type=parallel_count, default=1, metavar="N", help="number of threads per run (default: 1)"
+    )
+    resources.add_argument(
+        "--devices",
+        nargs="+",
+        type=device,
+        default=[],
+        metavar="DEVICE",
+        help="devices such as cuda:0 cuda:1 (default: the CPU)",
+    )
+    resources.add_argument(
+        "--processes",
+        type=parallel_count,
+        default=1,
+        metavar="N",
+        help="number of processes per run, started by torchrun (default: 1)",
+    )
+    resources.add_argument(
+        "--gpu-share",
+        type=finite_number(0),
+        default=0.0,
+        metavar="X",
+        help="share of a GPU per run, with --engine ray (default: 0)",
+    )
+    add_assignments(resources, "--slurm", "parameter of submitit, with --engine slurm; may be repeated")
+    resources.add_argument(
+        "--checkpoint-seconds",
+        type=finite_number(0),
+        default=30.0,
+        metavar="X",
+        help="seconds between two checkpoints (default: 30)",
+    )
+    resources.add_argument("--keep-weights", action="store_true", help="keep the weights of finished runs")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of a command that reads files; a file may name code."""
+    parser.add_argument("--trust", action="store_true", help="run the code that the file names; read that code first")
+
+
+def study_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a study that are given as arguments."""
+    given = {"grid": arguments.grid, "seeds": arguments.seeds}
+    fields: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
+    if arguments.search_steps is not None:
+        fields["search_steps"] = arguments.search_steps
+    if arguments.set:
+        fields["settings"] = arguments.set
+    return fields
+
+
+def protocol_of(task: str, scale: str) -> "Protocol":
+    """The protocol of a task, or the paper's if the task has none."""
+    from aimopt.lab.protocol import tasks
+    from aimopt.paper.protocols import PROTOCOL
+
+    entry = tasks.entry(task)
+    return entry.protocol(scale) if entry.protocols else PROTOCOL
+
+
+def resources_of(arguments: argparse.Namespace) -> "Resources":
+    """The resources for the runs, from the arguments."""
+    from aimopt.lab import Resources
+
+    return Resources(
+        workers=arguments.workers,
+        threads=arguments.threads,
+        devices=tuple(arguments.devices),
+        gpu_share=arguments.gpu_share,
+        processes=arguments.processes,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+        keep_weights=arguments.keep_weights,
+        slurm=arguments.slurm,
+    )
+
+
+def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
+    """Run studies, print their results and return the exit status."""
+    from aimopt.lab import api
+    from aimopt.lab.execution.console import CleanConsole
+    from aimopt.lab.execution.progress import format_duration
+    from aimopt.lab.findings import write_report
+    from aimopt.lab.report import terminal_table
+
+    console = CleanConsole()
+    if arguments.dry_run:
+        for study in studies:
+            _print_forecast(study, arguments, console)
+        return 0
+    try:
+        batch = api.run_all(
+            studies,
+            arguments.store,
+            engine=arguments.engine,
+            resources=resources_of(arguments),
+            costs=not arguments.no_costs,
+            progress=console,
+        )
+    except KeyboardInterrupt:
+        return print_stopped(console)
+    for findings in batch.findings:
+        console.print(terminal_table(findings.analysis))
+    for line in (*batch.problems, *(run.failure() for run in batch.failed)):
+        print_line(console, line)
+    print_line(console, f"{batch.runs} runs in {format_duration(batch.seconds)}, {batch.reused_runs} of them reused")
+    print_line(console, f"report: {write_report(batch.findings, arguments.report or arguments.store / 'report')}")
+    return FAILED if batch.failed else 0
+
+
+def _print_forecast(study: "Study", arguments: argparse.Namespace, console: "Console") -> None:
+    from aimopt.lab import api
+    from aimopt.lab.execution.progress import format_duration
+
+    forecast = api.forecast(study, arguments.store, resources_of(arguments))
+    print_line(
+        console,
+        f"{study.name} of {study.task} at scale {study.scale}: {forecast.runs} runs at most, {forecast.reused} reused; "
+        f"{forecast.step_seconds * 1e3:.1f} ms per step, {forecast.evaluation_seconds:.2f} s per evaluation; "
+        f"about {format_duration(forecast.seconds)} with {forecast.parallel_runs} runs at once; "
+        f"{forecast.peak_bytes / 2**20:.0f} MiB of memory per run, {forecast.disk_bytes / 2**20:.1f} MiB of disk",
+    )
+
+
+def print_stopped(console: "Console") -> int:
+    """Print how to continue after Ctrl-C and return the exit status."""
+    print_line(console, f"stopped; nothing is lost. Continue with: {shlex.join(['aimopt', *sys.argv[1:]])}")
+    return STOPPED
+
+
+def print_line(console: "Console", text: str) -> None:
+    """Print one line without markup."""
+    console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def from_file(file: str, make: Callable[[dict[str, Any]], T]) -> T:
+    """Call `make` with the content of a file; a message about a mistake starts with the name of the file."""
+    from aimopt.lab.protocol import study_files
+
+    content = study_files.read(Path(file))
+    try:
+        return make(content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def refuse_options_stated_in_file(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse options that the file states."""
+    for name in names:
+        if getattr(arguments, name) not in (None, {}):
+            option = name.replace("_", "-")
+            raise ValueError(f"{arguments.task} states --{option}; change it in the file, or give a task instead")
+
+
+def save(file: Path, content: dict[str, Any], command: str, names: Sequence[str]) -> int:
+    """Write a study or a run to a file, print the command that runs it, and return the exit status."""
+    from aimopt.lab.protocol import import_paths, study_files
+
+    study_files.save(file, content)
+    again = shlex.join(["aimopt", command, str(file), *import_paths.trust_needed(names)])
+    print(f"written to {file}; run it with: {again}")
+    return 0

@@ -1,0 +1,92 @@
+"""`aimopt report` and `aimopt status`: commands that read a store."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from aimopt.cli.arguments import Subparsers, command, folder, integer
+from aimopt.messages.clean_text import one_line
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Add the commands."""
+    report = command(
+        subparsers,
+        "report",
+        "write the report of a store: HTML, Markdown, LaTeX, CSV and figures",
+        "aimopt report results --watch",
+        _report,
+        extra="lab",
+    )
+    report.add_argument("--out", type=folder, metavar="DIR", help="folder of the report (default: STORE/report)")
+    report.add_argument(
+        "--watch", action="store_true", help="serve the report on this machine and refresh it while runs are trained"
+    )
+    report.add_argument(
+        "--port",
+        type=integer(0, 65535),
+        metavar="N",
+        help="port of the server that --watch starts (default: any free port)",
+    )
+    status = command(
+        subparsers,
+        "status",
+        "list the studies of a store with their runs, missing runs, failed runs and the reasons",
+        "aimopt status results",
+        _status,
+        extra="lab",
+    )
+    for parser in (report, status):
+        parser.add_argument(
+            "store", type=folder, nargs="?", default=Path("results"), help="folder of the store (default: results)"
+        )
+        parser.add_argument(
+            "--trust",
+            action="store_true",
+            help="load the code that studies of older versions name; read that code first",
+        )
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from aimopt.lab import Store, api
+    from aimopt.lab.findings import write_report
+
+    if arguments.port is not None and not arguments.watch:
+        raise ValueError(f"--port {arguments.port} is for --watch; add --watch, or leave --port out")
+    store = Store(_existing(arguments.store), must_exist=True)
+    if arguments.watch:
+        api.serve_report(store, arguments.out, arguments.port or 0, _announce, trust=arguments.trust)
+    else:
+        findings = api.analyse_all(store.studies(trust=arguments.trust), store)
+        print(write_report(findings, arguments.out or store.root / "report"))
+    for name, reason in store.unreadable.items():
+        print(f"cannot read {name}: {reason}", file=sys.stderr)
+
+
+def _announce(text: str) -> None:
+    print(one_line(text), flush=True)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    import gc
+
+    from aimopt.lab import Store, api
+
+    gc.freeze()  # otherwise the garbage collector takes a tenth of the time of a large store, for the objects of torch
+    status = api.status(Store(_existing(arguments.store), must_exist=True), trust=arguments.trust)
+    for study, states in status.studies:
+        counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+        print(one_line(f"{study.name} of {study.task} at scale {study.scale}: {counts}"))
+    for run in status.failed:
+        print(run.failure())
+    for name, reason in status.set_aside.items():
+        print(one_line(f"set aside: {name}: {reason}"))
+    for name, reason in status.unreadable.items():
+        print(one_line(f"cannot read {name}: {reason}"))
+    return 1 if status.failed else 0
+
+
+def _existing(store: Path) -> Path:
+    if not store.is_dir():
+        raise ValueError(f"there is no store at {str(store)!r}; `aimopt compare digits --scale demo` makes one")
+    return store

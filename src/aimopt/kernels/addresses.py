@@ -1,0 +1,188 @@
+"""Address tables: the memory addresses of a group's tensors, one row per parameter, for a kernel that steps them all.
+
+    Locator(program, names, "cpu").locate(checked)
+
+decides which parameters a kernel can step. Those with streams of the same types share one `AddressTable`. The tables
+are reused as long as `memory.py` finds the tensors unchanged: in a training run only gradients move.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout
+from aimopt.kernels.memory import CheckedGroup, MemorySnapshot
+from aimopt.kernels.program import Program
+from aimopt.step.storage import extent
+
+T = TypeVar("T")
+# Per dtype: the type of its stream, and the number of stream elements per element (complex numbers are pairs).
+STREAM_TYPES: dict[torch.dtype, tuple[int, int]] = {
+    **{getattr(torch, kind.name): (code, 1) for code, kind in enumerate(TYPES)},
+    **{getattr(torch, name): (code, 2) for name, code in COMPLEX_TYPES.items()},
+}
+
+
+class AddressTable(NamedTuple):
+    """Parameters of one device with streams of the same types."""
+
+    types: tuple[int, ...]  # of the streams
+    scalar_types: tuple[int, ...]
+    device: torch.device
+    scalar_device: torch.device
+    members: list[int]  # indices into the located tensors
+    scalars: list[list[Tensor]]  # per member, in the order of the program: the step count first
+    rows: "array[int]"  # one `RowLayout` per member, end to end
+
+    def select(self, column: "list[T]") -> "list[T]":
+        """The entries of this table's members, from a list with one entry per located parameter."""
+        return column if len(column) == len(self.members) else [column[i] for i in self.members]
+
+
+class Coverage(NamedTuple):
+    """The parameters that a kernel can step, and their addresses, for one snapshot of memory."""
+
+    tables: list[AddressTable]
+    unreachable: list[int]  # indices of the gathered parameters that no kernel can step
+    reordered: list[int]  # indices of the located parameters with a gradient in another memory order
+
+
+class LocatedTensors(NamedTuple):
+    """The tensors of one step that are plain memory, and the tables of those that a kernel can step."""
+
+    coverage: Coverage
+    snapshot: MemorySnapshot
+    params: list[Tensor]
+    state: list[Tensor]
+    grads: list[Tensor]
+    grad_addresses: list[int]
+
+    def with_ordered_gradients(self) -> "LocatedTensors":
+        """The same, with a copy of each gradient that is not in the memory order of its parameter."""
+        if not self.coverage.reordered:
+            return self
+        grads, addresses = list(self.grads), list(self.grad_addresses)
+        for i in self.coverage.reordered:
+            grads[i] = torch.empty_like(self.params[i], dtype=grads[i].dtype).copy_(grads[i])
+            addresses[i] = grads[i].data_ptr()
+        return self._replace(grads=grads, grad_addresses=addresses)
+
+
+class Locator:
+    """Locates the tensors of a group at every step."""
+
+    def __init__(self, program: Program, names: Sequence[str], device_type: str):
+        """`names` is the order of a parameter's state; the step count is first."""
+        self.width = len(names)
+        self.scalars = [names.index(name) for name in program.scalars]
+        self.buffers = [names.index(name) for name in program.streams[1:-1]]
+        self._device_type = device_type
+        self._coverages: WeakKeyDictionary[MemorySnapshot, Coverage] = WeakKeyDictionary()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another locator finds the same tensors."""
+        compared = ("width", "scalars", "buffers", "_device_type")
+        return isinstance(other, Locator) and all(getattr(self, x) == getattr(other, x) for x in compared)
+
+    def locate(self, checked: CheckedGroup) -> LocatedTensors:
+        """The tensors of a step that were just checked."""
+        coverage = self._coverages.get(checked.snapshot)
+        if coverage is None:
+            coverage = self._coverages[checked.snapshot] = self._cover(checked)
+        plain, addresses = checked.plain, checked.grad_addresses
+        return LocatedTensors(coverage, checked.snapshot, plain.params, plain.state, plain.grads, addresses)
+
+    def _cover(self, checked: CheckedGroup) -> Coverage:
+        params, grads, ranks = checked.plain.params, checked.plain.grads, checked.plain.ranks
+        states = [row[2:] for row in checked.plain.rows()]
+        scalars = [[state[k] for k in self.scalars] for state in states]
+        buffers = [[state[k] for k in self.buffers] for state in states]
+        shared = _with_shared_memory([(p, *state) for p, state in zip(params, states, strict=True)])
+        reachable = [
+            i
+            for i, (p, grad) in enumerate(zip(params, grads, strict=True))
+            if i not in shared
+            and p.device.type == self._device_type
+            and _are_scalars(p, scalars[i])
+            and _are_parallel_streams(p, grad, buffers[i])
+        ]
+        tables: dict[Any, AddressTable] = {}
+        for i in reachable:
+            p = params[i]
+            types = tuple(STREAM_TYPES[x.dtype][0] for x in (p, *buffers[i], grads[i]))
+            scalar_types = tuple(STREAM_TYPES[x.dtype][0] for x in scalars[i])
+            key = (types, scalar_types, p.device, scalars[i][0].device)
+            table = tables.setdefault(key, AddressTable(*key, [], [], array("q")))
+            table.members.append(i)
+            table.scalars.append(scalars[i])
+            table.rows.extend(_row(p, ranks[i], scalars[i], buffers[i]))
+        reached = {checked.snapshot.plain_indices[i] for i in reachable}
+        return Coverage(
+            list(tables.values()),
+            [i for i in range(len(checked.gathered.params)) if i not in reached],
+            [i for i in reachable if not _is_in_order(params[i], grads[i])],
+        )
+
+
+def _row(p: Tensor, rank: int, scalars: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[int]:
+    """A row of an address table. The gradient's address is set at every step."""
+    layout = RowLayout(len(scalars), len(buffers) + 2)
+    row = [0] * layout.width
+    row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
+    row[layout.FIRST_SCALAR : layout.gradient] = [x.data_ptr() for x in (*scalars, p, *buffers)]
+    return row
+
+
+def _are_scalars(p: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether these are single numbers, all on the parameter's device or all on the host."""
+    together = len({x.device for x in tensors}) == 1 and (tensors[0].is_cpu or tensors[0].device == p.device)
+    return together and all(x.numel() == 1 and x.dtype in (torch.float32, torch.float64) for x in tensors)
+
+
+def _are_parallel_streams(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
+    """Whether a kernel can read the streams of a parameter element by element in parallel."""
+    streams = (p, *buffers, g)
+    if not all(x.dtype in STREAM_TYPES for x in streams):
+        return False
+    types = {STREAM_TYPES[x.dtype] for x in streams}
+    if len({per_element for _, per_element in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
+        return False
+    if p.is_contiguous():
+        return all(x.is_contiguous() for x in buffers)
+    return _is_dense(p) and all(x.stride() == p.stride() for x in buffers)
+
+
+def _with_shared_memory(written: Sequence[tuple[Tensor, ...]]) -> set[int]:
+    """The parameters that share memory with another one or with their own state: a kernel steps all in parallel."""
+    spans = sorted(
+        (x.data_ptr(), x.data_ptr() + extent(x), i) for i, tensors in enumerate(written) for x in tensors if x.numel()
+    )
+    shared, end, last = set(), 0, -1
+    for begin, stop, i in spans:
+        if begin < end:
+            shared |= {i, last}
+        if stop > end:
+            end, last = stop, i
+    return shared
+
+
+def _is_in_order(p: Tensor, grad: Tensor) -> bool:
+    """Whether a gradient has the memory order of its parameter."""
+    if grad.is_neg() or grad.is_conj():
+        return False
+    return grad.is_contiguous() if p.is_contiguous() else grad.stride() == p.stride()
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether a tensor has neither gaps nor overlaps in memory, in any order of its dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

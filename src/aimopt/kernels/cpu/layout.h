@@ -1,0 +1,114 @@
+// Generated from kernels/layout.py by kernels/cpu/header.py. Do not edit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#define AIMOPT_LAYOUT "f21e0a4923816b1b"
+
+namespace aimopt {
+
+enum class Type : int32_t { float32, float64, bfloat16, float16 };
+constexpr size_t kTypeBytes[] = {4, 8, 2, 2};
+inline size_t bytes(Type type) { return kTypeBytes[static_cast<int32_t>(type)]; }
+
+// One row of an address table: numel, rank, the addresses of the scalars, the addresses of the streams.
+constexpr int64_t kRowNumel = 0, kRowRank = 1, kRowFirstScalar = 2;
+inline int64_t row_first_stream(int64_t scalars) { return kRowFirstScalar + scalars; }
+inline int64_t row_width(int64_t scalars, int64_t streams) { return row_first_stream(scalars) + streams; }
+
+enum class Op : int32_t {
+    affine = 0,
+    scale = 1,
+    lin = 2,
+    muladd = 3,
+    gate = 4,
+    over_root = 5,
+    over_shifted_root = 6,
+    reciprocal = 7,
+    fill = 8,
+    copy = 9,
+    mul = 10,
+    div = 11,
+    pow = 12,
+    maximum = 13,
+    minimum = 14,
+    lt = 15,
+    le = 16,
+    eq = 17,
+    select = 18,
+    sqrt = 19,
+    abs = 20,
+    sign = 21,
+    exp = 22,
+    log = 23,
+    tanh = 24,
+    load = 25,
+    store = 26,
+    store_stochastic = 27,
+};
+enum class UniformOp : int32_t {
+    add = 0,
+    mul = 1,
+    div = 2,
+    pow = 3,
+    maximum = 4,
+    minimum = 5,
+    lt = 6,
+    le = 7,
+    eq = 8,
+    select = 9,
+    sqrt = 10,
+    abs = 11,
+    sign = 12,
+    exp = 13,
+    log = 14,
+    tanh = 15,
+};
+enum class Isa : int32_t { baseline, avx2, avx512, neon };
+constexpr size_t kMaxRegisters = 64;
+
+// out = op(a, b, c; s, t): a, b, c are registers, s and t are uniforms.
+struct Instruction {
+    int32_t op, out, a, b, c, s, t;
+};
+struct UniformInstruction {
+    int32_t op, out, a, b, c;
+};
+
+struct Program {
+    int32_t math;  // the type of the arithmetic: float32 or float64
+    int32_t streams;  // registers below this are memory, the others are scratch
+    int32_t scratch;  // scratch registers
+    int32_t instructions;  // entries of `code`
+    int32_t uniforms;  // entries of `constants`
+    int32_t uniform_instructions;  // entries of `uniform_code`
+    int32_t results;  // pairs in `result`
+    const int32_t *types;  // the type of each stream
+    const int32_t *written;  // whether each stream is written
+    const Instruction *code;  // once per block of elements
+    const UniformInstruction *uniform_code;  // once per tensor
+    const int32_t *result;  // pairs: a scalar input, and the uniform that it becomes
+    const double *constants;  // the uniforms before the program runs; the scalar inputs come first
+};
+
+// The functions of torch's stable C interface. Each returns 0, and writes its result to its last argument.
+struct Torch {
+    using Handle = const int64_t *;
+    int32_t (*data_ptr)(Handle, void **);
+    int32_t (*storage_offset)(Handle, int64_t *);
+    int32_t (*storage_size)(Handle, int64_t *);
+    int32_t (*dim)(Handle, int64_t *);
+    int32_t (*dtype)(Handle, int32_t *);
+    int32_t (*device_type)(Handle, int32_t *);
+    int32_t (*device_index)(Handle, int32_t *);
+    int32_t (*sizes)(Handle, int64_t **);
+    int32_t (*strides)(Handle, int64_t **);
+};
+
+// The positions in the record of one tensor. Its sizes and strides follow.
+namespace record {
+enum : int64_t { address, offset, storage_bytes, dtype, device_type, device_index, dim, length };
+}
+
+}  // namespace aimopt

@@ -1,0 +1,80 @@
+"""The native library: built when the package was installed, loaded here.
+
+library()              the library, or the reason why there is none
+torch_functions()      the functions of torch's stable C interface that describe a tensor, or None
+"""
+
+import ctypes
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from aimopt.kernels.cpu.header import fingerprint
+from aimopt.kernels.cpu.trust import why_untrusted
+from aimopt.kernels.layout import TORCH_FUNCTIONS
+from aimopt.messages.reason import Reason
+
+
+class Library(NamedTuple):
+    """The loaded library."""
+
+    step: Any
+    stream: Any
+    memory_record: Any
+    memory_holds: Any
+    isa: int  # the best instruction set of this processor: a position in `INSTRUCTION_SETS`
+    shares_threads: bool
+
+
+@lru_cache(maxsize=1)
+def library() -> Library | Reason:
+    """The library, or the reason why there is none."""
+    path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
+    if not path.exists():
+        return Reason("no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt")
+    if (reason := why_untrusted(path)) is not None:
+        return reason
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        return Reason(f"{path.name} could not be loaded ({error}); reinstall aimopt")
+    if _layout_of(loaded) != fingerprint():
+        return Reason(f"{path.name} was built from another version of aimopt; reinstall aimopt")
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    loaded.aimopt_step.restype = count
+    loaded.aimopt_memory_record.restype = count
+    loaded.aimopt_memory_record.argtypes = [pointer, pointer, count, pointer, count]
+    loaded.aimopt_memory_holds.argtypes = [pointer, pointer, count, count, *[pointer] * 4, count, pointer]
+    return Library(
+        loaded.aimopt_step,
+        loaded.aimopt_stream,
+        loaded.aimopt_memory_record,
+        loaded.aimopt_memory_holds,
+        loaded.aimopt_best_isa(),
+        bool(loaded.aimopt_shares_torch_threads()),
+    )
+
+
+def _layout_of(loaded: ctypes.CDLL) -> str | None:
+    """The fingerprint of the contracts that the library was built from; None in a library without one."""
+    if not hasattr(loaded, "aimopt_layout"):
+        return None
+    loaded.aimopt_layout.restype = ctypes.c_char_p
+    return str(loaded.aimopt_layout().decode())
+
+
+@lru_cache(maxsize=1)
+def torch_functions() -> Any:
+    """The addresses of torch's C functions, in the copy of torch that Python has loaded; None if it has none."""
+    folder = Path(torch.__file__).parent / "lib"
+    names = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
+    path = next((folder / name for name in names if (folder / name).exists()), None)
+    try:
+        loaded = ctypes.CDLL(str(path)) if path is not None else None
+        functions = [getattr(loaded, f"aoti_torch_get_{name}") for name in TORCH_FUNCTIONS]
+    except (OSError, AttributeError):
+        return None
+    return (ctypes.c_void_p * len(functions))(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))

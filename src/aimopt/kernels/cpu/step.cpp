@@ -1,0 +1,228 @@
+// The fused step: a program of element-wise instructions, run over all tensors of a group in one pass over memory.
+//
+// Every thread takes an equal share of the elements, in blocks that stay in the first-level cache: all instructions on
+// one block, then the next block, which is already being prefetched. So the cost of a step is the cost of reading and
+// writing its parameters, gradients and state, for any arithmetic. `program.py` makes programs.
+//
+// Plain C++17 and a C interface: no header of Python or torch is needed, and one build works with every version of
+// both. The structures that Python fills in are in `layout.h`.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "export.h"
+#include "layout.h"
+#include "threads.h"
+
+namespace aimopt {
+
+// One tensor, and the addresses of its streams.
+struct Item {
+    int64_t numel;
+    const int64_t *addresses;
+};
+
+constexpr size_t kBlock = 128;  // elements; 64 to 128 measured fastest, since the next block's loads overlap this one
+constexpr size_t kAhead = 4;    // how many blocks ahead the prefetches are
+
+// A 32-bit hash (Wellons' lowbias32). Random bits depend only on the step, the tensor, the stream and the element.
+inline uint32_t scramble(uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x7feb352dU;
+    x ^= x >> 15;
+    x *= 0x846ca68bU;
+    return x ^ (x >> 16);
+}
+
+template <class To, class From>
+inline To bits_of(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+template <class T>
+using BlockRunner = void (*)(const Program &, char *const *streams, const T *uniform, uint32_t key, size_t begin,
+                             size_t end);
+
+// The interpreter, compiled once per instruction set.
+namespace baseline {
+#include "interpreter.inc"
+}
+
+#if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
+#define AIMOPT_X86 1
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define AIMOPT_FMA 1
+namespace avx2 {
+#include "interpreter.inc"
+}
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
+#endif
+namespace avx512 {
+#include "interpreter.inc"
+}
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+Isa best_isa() {
+#ifdef AIMOPT_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return Isa::avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+#endif
+#if defined(__aarch64__) || defined(_M_ARM64)
+    return Isa::neon;  // every such processor has it: the baseline is compiled for it
+#endif
+    return Isa::baseline;
+}
+
+template <class T>
+BlockRunner<T> runner(Isa isa) {
+#ifdef AIMOPT_X86
+    if (isa == Isa::avx512) return avx512::run_blocks<T>;
+    if (isa == Isa::avx2) return avx2::run_blocks<T>;
+#endif
+    (void)isa;
+    return baseline::run_blocks<T>;
+}
+
+double evaluate(UniformOp op, double a, double b, double c) {
+    using T = double;  // as the cases call it
+    switch (op) {
+#include "uniform_ops.inc"
+    }
+    return 0;
+}
+
+// Compute the uniforms from the inputs, which are set.
+void run_uniforms(const Program &program, double *uniform) {
+    for (int32_t i = 0; i < program.uniform_instructions; i++) {
+        const UniformInstruction &in = program.uniform_code[i];
+        uniform[in.out] = evaluate(UniformOp(in.op), uniform[in.a], uniform[in.b], uniform[in.c]);
+    }
+}
+
+// The data that all threads of one step share: the tensors end to end, and the uniforms of each.
+template <class T>
+struct Job {
+    const Program &program;
+    const std::vector<Item> &items;
+    const std::vector<int64_t> &ends;        // of each tensor, in elements from the first
+    const std::vector<size_t> &uniform_of;   // where each tensor's uniforms begin
+    const std::vector<T> &uniforms;
+    const std::vector<uint32_t> &keys;
+    BlockRunner<T> run;
+    int threads;
+
+    // The share of one thread. It may begin and end anywhere: an element's result does not depend on its block.
+    static void work(void *data, int thread) {
+        const Job &job = *static_cast<const Job *>(data);
+        const int64_t total = job.ends.back();
+        const int64_t share = (total + job.threads - 1) / job.threads;
+        int64_t begin = std::min(total, share * thread);
+        const int64_t end = std::min(total, begin + share);
+        size_t i = std::upper_bound(job.ends.begin(), job.ends.end(), begin) - job.ends.begin();
+        for (; begin < end; i++) {
+            const int64_t first = job.ends[i] - job.items[i].numel;
+            const int64_t stop = std::min(end, job.ends[i]);
+            char *streams[kMaxRegisters];
+            for (int32_t k = 0; k < job.program.streams; k++)
+                streams[k] = reinterpret_cast<char *>(job.items[i].addresses[k]);
+            job.run(job.program, streams, job.uniforms.data() + job.uniform_of[i], job.keys[i], begin - first, stop - first);
+            begin = stop;
+        }
+    }
+};
+
+double read_scalar(int64_t address, Type type) {
+    if (type == Type::float64) return *reinterpret_cast<const double *>(address);
+    return *reinterpret_cast<const float *>(address);
+}
+
+void write_scalar(int64_t address, Type type, double value) {
+    if (type == Type::float64)
+        *reinterpret_cast<double *>(address) = value;
+    else
+        *reinterpret_cast<float *>(address) = static_cast<float>(value);
+}
+
+// Step the tensors of an address table. The scalars are the first inputs of the program; the first one is the step
+// count, which is advanced here. The result is -1, or the first row with a negative or NaN count: then nothing was done.
+template <class T>
+int64_t step(const Program &program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars,
+          Isa isa, int threads) {
+    const int64_t width = row_width(scalars, program.streams);
+    const size_t n = program.uniforms;
+    std::vector<Item> items(tensors);
+    std::vector<int64_t> ends(tensors);
+    std::vector<size_t> uniform_of(tensors);
+    std::vector<uint32_t> keys(tensors);
+    std::vector<T> uniforms;
+    std::vector<double> inputs(scalars), last(scalars), uniform(program.constants, program.constants + n);
+    int64_t total = 0;
+    for (int64_t i = 0; i < tensors; i++)
+        if (!(read_scalar(table[i * width + kRowFirstScalar], Type(scalar_types[0])) >= 0)) return i;
+    for (int64_t i = 0; i < tensors; i++) {
+        const int64_t *row = table + i * width;
+        const int64_t *scalar = row + kRowFirstScalar;
+        items[i] = {row[kRowNumel], row + row_first_stream(scalars)};
+        ends[i] = total += row[kRowNumel];
+        for (int32_t k = 0; k < scalars; k++) inputs[k] = read_scalar(scalar[k], Type(scalar_types[k])) + (k == 0);
+        if (i == 0 || inputs != last) {  // most tensors of a group have the same step count
+            std::copy(program.constants, program.constants + n, uniform.begin());
+            std::copy(inputs.begin(), inputs.end(), uniform.begin());
+            run_uniforms(program, uniform.data());
+            for (double u : uniform) uniforms.push_back(static_cast<T>(u));
+            last = inputs;
+        }
+        uniform_of[i] = uniforms.size() - n;
+        const uint32_t count = static_cast<uint32_t>(static_cast<int64_t>(inputs[0]));
+        keys[i] = scramble(scramble(count) ^ static_cast<uint32_t>(row[kRowRank]));
+        write_scalar(scalar[0], Type(scalar_types[0]), inputs[0]);
+        for (int32_t k = 0; k < program.results; k++) {
+            const int32_t input = program.result[2 * k];
+            write_scalar(scalar[input], Type(scalar_types[input]), uniform[program.result[2 * k + 1]]);
+        }
+    }
+    if (total == 0) return -1;
+    // Either all threads of the pool or this thread alone: a pool would be rebuilt for another number of threads.
+    if (total < 16384) threads = 1;
+    Job<T> job{program, items, ends, uniform_of, uniforms, keys, runner<T>(isa), threads};
+    run_parallel(Job<T>::work, &job, threads);
+    return -1;
+}
+
+}  // namespace aimopt
+
+AIMOPT_API const char *aimopt_layout() { return AIMOPT_LAYOUT; }
+AIMOPT_API int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
+AIMOPT_API int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
+
+AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors,
+                            const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads) {
+    auto run = aimopt::Type(program->math) == aimopt::Type::float64 ? aimopt::step<double> : aimopt::step<float>;
+    return run(*program, table, tensors, scalar_types, scalars, aimopt::Isa(isa), threads);
+}

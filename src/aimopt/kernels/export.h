@@ -1,9 +1,0 @@
-// What the library shows: functions with a C interface.
-
-#pragma once
-
-#if defined(_WIN32)
-#define AIMOPT_API extern "C" __declspec(dllexport)
-#else
-#define AIMOPT_API extern "C" __attribute__((visibility("default")))
-#endif

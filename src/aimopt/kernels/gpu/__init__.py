@@ -1,0 +1,1 @@
+"""Programs on GPUs: Triton source printed from them, and its launch."""

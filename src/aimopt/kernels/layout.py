@@ -1,0 +1,174 @@
+"""The contracts between Python and the kernels. This is their only statement.
+
+    TYPES, RowLayout               the dtypes of a program's streams, and one row of an address table
+    ELEMENT_OPS, UNIFORM_OPS       the operations: their operands, and how they are written in C++ and Triton
+    INSTRUCTION, PROGRAM_COUNTS    the C structures that the CPU kernel reads
+
+Python imports this module. C++ includes `cpu/layout.h` and the two lists of cases `cpu/*_ops.inc`, which
+`cpu/header.py` generates from this module. They are committed, and a test compares them. Nothing here needs torch.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+
+class Type(NamedTuple):
+    """A dtype of streams and scalars. Its code is its position in `TYPES`."""
+
+    name: str  # in torch, and in C++
+    size: int  # in bytes
+    triton: str
+
+
+TYPES = (
+    Type("float32", 4, "tl.float32"),
+    Type("float64", 8, "tl.float64"),
+    Type("bfloat16", 2, "tl.bfloat16"),
+    Type("float16", 2, "tl.float16"),
+)
+FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(len(TYPES))
+COMPLEX_TYPES = {"complex64": FLOAT32, "complex128": FLOAT64}  # a complex number is a pair of these
+
+
+def arithmetic_type(stream_types: tuple[int, ...]) -> int:
+    """The type of the arithmetic on streams of these types: that of the parameter, but at least float32."""
+    return FLOAT64 if stream_types[0] == FLOAT64 else FLOAT32
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """One row of an address table, in 64-bit integers: numel, rank, scalar addresses, stream addresses.
+
+    The first scalar is the step count. The first stream is the parameter, the last one the gradient. `rank` is the
+    position of the parameter in its optimizer, for the random bits of stochastic rounding.
+    """
+
+    scalars: int
+    streams: int
+    NUMEL: ClassVar[int] = 0
+    RANK: ClassVar[int] = 1
+    FIRST_SCALAR: ClassVar[int] = 2
+
+    @property
+    def first_stream(self) -> int:
+        """The position of the parameter's address."""
+        return self.FIRST_SCALAR + self.scalars
+
+    @property
+    def gradient(self) -> int:
+        """The position of the gradient's address."""
+        return self.width - 1
+
+    @property
+    def width(self) -> int:
+        """The number of integers per row."""
+        return self.first_stream + self.streams
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation, as a format string per language: {a}, {b}, {c} are operands, {s}, {t} are uniform numbers.
+
+    In C++ `T` is the arithmetic type; in Triton it is {math}. Products are fused with sums where `fused` or `fma` says
+    so, and nowhere else, so that both kernels compute the same.
+    """
+
+    name: str
+    cpp: str
+    triton: str
+    operands: int = 1
+    numbers: int = 0
+    vectorized: bool = True  # False: C++ calls a library function for one element after the other
+    on_numbers: Callable[..., float] | None = None  # the operation on Python numbers, if it is uniform too
+
+
+# Operations on elements, and on numbers that are the same for all elements of a tensor.
+_SHARED = (
+    Operation("mul", "{a} * {b}", "{a} * {b}", 2, on_numbers=lambda a, b: a * b),
+    Operation("div", "{a} / {b}", "divide({a}, {b})", 2, on_numbers=lambda a, b: a / b),
+    Operation("pow", "std::pow({a}, {b})", "power({a}, {b})", 2, vectorized=False, on_numbers=lambda a, b: a**b),
+    Operation("maximum", "{a} > {b} || {a} != {a} ? {a} : {b}", "larger({a}, {b})", 2, on_numbers=max),
+    Operation("minimum", "{a} < {b} || {a} != {a} ? {a} : {b}", "smaller({a}, {b})", 2, on_numbers=min),
+    Operation("lt", "{a} < {b} ? T(1) : T(0)", "({a} < {b}).to({math})", 2, on_numbers=lambda a, b: float(a < b)),
+    Operation("le", "{a} <= {b} ? T(1) : T(0)", "({a} <= {b}).to({math})", 2, on_numbers=lambda a, b: float(a <= b)),
+    Operation("eq", "{a} == {b} ? T(1) : T(0)", "({a} == {b}).to({math})", 2, on_numbers=lambda a, b: float(a == b)),
+    Operation(
+        "select", "{a} != 0 ? {b} : {c}", "tl.where({a} != 0, {b}, {c})", 3, on_numbers=lambda a, b, c: b if a else c
+    ),
+    Operation("sqrt", "std::sqrt({a})", "root({a})", on_numbers=math.sqrt),
+    Operation("abs", "std::abs({a})", "tl.abs({a})", on_numbers=abs),
+    Operation(
+        "sign",
+        "T({a} > 0 ? 1 : 0) - T({a} < 0 ? 1 : 0)",
+        "({a} > 0).to({math}) - ({a} < 0).to({math})",
+        on_numbers=lambda a: float((a > 0) - (a < 0)),
+    ),
+    Operation("exp", "std::exp({a})", "tl.exp({a})", vectorized=False, on_numbers=math.exp),
+    Operation("log", "std::log({a})", "tl.log({a})", vectorized=False, on_numbers=math.log),
+    Operation("tanh", "std::tanh({a})", "tanh({a})", vectorized=False, on_numbers=math.tanh),
+)
+_ELEMENT_ONLY = (
+    Operation("affine", "fused({a}, {s}, {t})", "tl.fma({a}, {s}, {t})", 1, 2),
+    Operation("scale", "{a} * {s}", "{a} * {s}", 1, 1),
+    Operation("lin", "fused({b}, {t}, {a} * {s})", "tl.fma({b}, {t}, {a} * {s})", 2, 2),
+    # t before c, as in torch's addcmul: the product of large operands may overflow.
+    Operation("muladd", "fused({b} * {t}, {c}, {a} * {s})", "tl.fma({b} * {t}, {c}, {a} * {s})", 3, 2),
+    Operation("gate", "{s} != 0 ? {a} : {t}", "tl.where({s} != 0, {a}, {t})", 1, 2),
+    Operation("over_root", "{a} / std::sqrt(fused({b}, {s}, {t}))", "divide({a}, root(tl.fma({b}, {s}, {t})))", 2, 2),
+    Operation(
+        "over_shifted_root", "{a} / fused(std::sqrt({b}), {s}, {t})", "divide({a}, tl.fma(root({b}), {s}, {t}))", 2, 2
+    ),
+    Operation("reciprocal", "T(1) / {a}", "divide(tl.full([BLOCK], 1.0, {math}), {a})"),
+    Operation("fill", "{s}", "tl.full([BLOCK], 0.0, {math}) + {s}", 0, 1),
+    Operation("copy", "{a}", "{a}"),
+)
+_UNIFORM_ONLY = (Operation("add", "{a} + {b}", "{a} + {b}", 2, on_numbers=lambda a, b: a + b),)
+
+ELEMENT_OPS = {operation.name: operation for operation in (*_ELEMENT_ONLY, *_SHARED)}
+UNIFORM_OPS = {operation.name: operation for operation in (*_UNIFORM_ONLY, *_SHARED)}
+MEMORY_OPS = ("load", "store", "store_stochastic")  # of the CPU kernel: 16-bit streams to scratch and back
+OPERANDS, NUMBERS = "abc", "st"
+
+# The codes that the CPU kernel knows operations by.
+ELEMENT_CODES = {name: code for code, name in enumerate((*ELEMENT_OPS, *MEMORY_OPS))}
+UNIFORM_CODES = {name: code for code, name in enumerate(UNIFORM_OPS)}
+
+# Structures of the CPU kernel. Members of an instruction are 32-bit integers: out = op(a, b, c; s, t).
+INSTRUCTION = ("op", "out", *OPERANDS, *NUMBERS)
+UNIFORM_INSTRUCTION = ("op", "out", *OPERANDS)
+PROGRAM_COUNTS = {
+    "math": "the type of the arithmetic: float32 or float64",
+    "streams": "registers below this are memory, the others are scratch",
+    "scratch": "scratch registers",
+    "instructions": "entries of `code`",
+    "uniforms": "entries of `constants`",
+    "uniform_instructions": "entries of `uniform_code`",
+    "results": "pairs in `result`",
+}
+PROGRAM_ARRAYS = {
+    "types": ("int32_t", "the type of each stream"),
+    "written": ("int32_t", "whether each stream is written"),
+    "code": ("Instruction", "once per block of elements"),
+    "uniform_code": ("UniformInstruction", "once per tensor"),
+    "result": ("int32_t", "pairs: a scalar input, and the uniform that it becomes"),
+    "constants": ("double", "the uniforms before the program runs; the scalar inputs come first"),
+}
+MAX_REGISTERS = 64
+INSTRUCTION_SETS = {"baseline": "baseline", "avx2": "AVX2", "avx512": "AVX-512", "neon": "NEON"}
+
+# The record of one tensor in `cpu/memory.cpp`: these integers, then its sizes, then its strides.
+TENSOR_RECORD = ("address", "offset", "storage_bytes", "dtype", "device_type", "device_index", "dim")
+# The functions aoti_torch_get_… of torch's stable C interface, and the type of their results.
+TORCH_FUNCTIONS = {
+    "data_ptr": "void *",
+    "storage_offset": "int64_t",
+    "storage_size": "int64_t",
+    "dim": "int64_t",
+    "dtype": "int32_t",
+    "device_type": "int32_t",
+    "device_index": "int32_t",
+    "sizes": "int64_t *",
+    "strides": "int64_t *",
+}

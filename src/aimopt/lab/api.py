@@ -1,0 +1,217 @@
+"""Run a study: prepare the data, train the runs, measure the costs, analyse the results.
+
+    findings = run(compare("spirals", optimizers=["Mine", "torch.optim:AdamW"]), store="results")
+    findings = analyse(study, store="results")          the same without training anything
+
+Nothing is printed unless `progress` is set. The command line calls these functions and prints what they return.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from aimopt.lab import report
+from aimopt.lab.analysis import analyse as analyse_runs
+from aimopt.lab.execution.console import CleanConsole
+from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
+from aimopt.lab.execution.cost_measurement import measure_costs
+from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.progress import show_progress
+from aimopt.lab.execution.scheduler import RunSource, SingleRun, SweepState, execute
+from aimopt.lab.findings import Findings, write_report
+from aimopt.lab.protocol import tasks
+from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.user_code import explain
+from aimopt.lab.results.run import Run
+from aimopt.lab.results.store import Store
+
+REFRESH_SECONDS = 5.0
+DEFAULT_RESOURCES = Resources()
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The results of several studies that were run together."""
+
+    findings: list[Findings]
+    runs: int  # finished, diverged or failed
+    reused_runs: int  # the part of `runs` that was in the store before
+    failed: list[Run]
+    seconds: float
+    problems: list[str] = field(default_factory=list)  # what could not be prepared or measured, with the reason
+
+
+def run(
+    study: Study,
+    store: str | Path | Store = "results",
+    *,
+    engine: str = "local",
+    resources: Resources = DEFAULT_RESOURCES,
+    costs: bool = True,
+    progress: bool | Console = False,
+) -> Findings:
+    """Train every run of a study that the store does not have yet, and analyse them all.
+
+    Args:
+        study: what to compare; see `compare` and `sensitivity`.
+        store: the folder of the runs. Finished runs in it are never trained again.
+        engine: what starts the runs: "local", "ray" or "slurm".
+        resources: number of runs at once, devices, threads.
+        costs: also measure time and memory of a step, after all runs.
+        progress: show progress on the terminal, or on this console.
+
+    A run that fails does not stop the others: see `Findings.failed`. After Ctrl-C, the same call continues.
+    """
+    tasks.prepare(study.task, study.make_task())
+    batch = run_all([study], store, engine=engine, resources=resources, costs=costs, progress=progress)
+    return batch.findings[0]
+
+
+def run_all(
+    studies: Sequence[Study],
+    store: str | Path | Store = "results",
+    *,
+    engine: str = "local",
+    resources: Resources = DEFAULT_RESOURCES,
+    costs: bool = True,
+    progress: bool | Console = False,
+) -> BatchResult:
+    """Run several studies together: they share runs and workers. The arguments are those of `run`."""
+    opened_store, problems = _store(store), []
+    studies = [opened_store.save_study(study) for study in studies]
+    for study in studies:
+        try:
+            tasks.prepare(study.task, study.make_task())
+        except Exception as error:  # its runs fail with this reason; other studies continue
+            problems.append(f"cannot prepare {study.task}: {explain(error)}")
+    console = _console(progress)
+    summary = _execute(studies, opened_store, engine, resources, console)
+    seconds = summary.seconds
+    if costs:
+        problems += [
+            problem for study in studies if (problem := _measure_costs(study, opened_store, resources, console))
+        ]
+    return BatchResult(
+        analyse_all(studies, opened_store), len(summary.ended_runs), summary.reused, summary.failed, seconds, problems
+    )
+
+
+def run_one(
+    config: RunConfig,
+    store: str | Path | Store = "results",
+    *,
+    engine: str = "local",
+    resources: Resources = DEFAULT_RESOURCES,
+    progress: bool | Console = False,
+) -> Run:
+    """Train a single run, or return it from the store if it was finished before."""
+    tasks.prepare(config.task, config.make_task())
+    summary = _execute([SingleRun(config)], _store(store), engine, resources, _console(progress))
+    (ended_run,) = summary.ended_runs.values()
+    return ended_run
+
+
+def analyse(study: Study, store: str | Path | Store = "results") -> Findings:
+    """The results of a study from the runs in a store so far; trains nothing."""
+    return analyse_all([study], store)[0]
+
+
+def analyse_all(studies: Sequence[Study], store: str | Path | Store = "results") -> list[Findings]:
+    """The results of several studies; reads the store once."""
+    opened_store = _store(store)
+    opened_store.check_exists()
+    runs = opened_store.runs()
+    return [Findings(analyse_runs(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
+
+
+def forecast(
+    study: Study, store: str | Path | Store = "results", resources: Resources = DEFAULT_RESOURCES
+) -> CostForecast:
+    """The time, memory and disk space that a study needs, from a few timed steps."""
+    tasks.prepare(study.task, study.make_task())
+    return forecast_cost(study, _store(store).runs(), resources)
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """The runs of a store, and the missing runs of its studies."""
+
+    studies: list[tuple[Study, Counter[str]]]  # with the number of runs per status; `missing` is a status
+    failed: list[Run]
+    set_aside: dict[str, str]  # folder -> reason
+    unreadable: dict[str, str]  # file -> reason
+
+
+def status(store: Store, *, trust: bool = False) -> StoreStatus:
+    """The status of every study in a store; `trust` loads the code that studies of older versions name."""
+    studies = store.studies(trust=trust)
+    search_runs = {config.identity for study in studies for c in study.contenders for config in study.search(c)}
+    runs = store.runs(in_full=search_runs)  # only the curves of search runs decide which final runs there are
+    counts = []
+    for study in studies:
+        identities = {cell.config.identity for cell in study.cells(runs)}
+        states = Counter(runs[identity].status if identity in runs else "missing" for identity in identities)
+        states["missing"] += study.count_unknown_runs(runs)
+        counts.append((study, states))
+    failed = [run for run in runs.values() if run.status == "failed"]
+    return StoreStatus(counts, failed, store.set_aside_reasons(), store.unreadable)
+
+
+def serve_report(
+    store: Store, folder: Path | None, port: int, announce: Callable[[str], None], *, trust: bool = False
+) -> None:
+    """Serve the report to browsers on this machine until Ctrl-C, and update it while runs are trained."""
+    report_folder = folder or store.root / "report"
+
+    def refresh() -> None:
+        write_report(analyse_all(store.studies(trust=trust), store), report_folder, refresh=REFRESH_SECONDS)
+
+    with report.serve(report_folder, refresh, port=port) as server:  # before the slow refresh: the port may be in use
+        refresh()
+        announce(f"the report is at {server.url} until Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            announce("stopped")
+
+
+def _execute(
+    sources: Sequence[RunSource], store: Store, engine: str, resources: Resources, console: Console | None
+) -> SweepState:
+    progress = contextlib.nullcontext(lambda _: None) if console is None else show_progress(console, store)
+    with open_engine(engine, store, resources) as opened_engine, progress as on_change:
+        return execute(sources, store, opened_engine, on_change)
+
+
+def _measure_costs(study: Study, store: Store, resources: Resources, console: Console | None) -> str | None:
+    """Measure the costs of the contenders that could be trained; the result is the reason if this failed."""
+    runs = store.runs()
+    cells = [cell for cell in study.cells(runs) if cell.role == "final" and cell.config.identity in runs]
+    trained = {cell.contender for cell in cells if runs[cell.config.identity].settled}
+    if study.axes or store.overhead(study) is not None or study.reference not in trained:
+        return None
+    device = (*resources.devices, "cpu")[0]
+    message = f"measuring time and memory of a step on {study.task}"
+    try:
+        with contextlib.nullcontext() if console is None else console.status(message):
+            measured = measure_costs(study, trained, device=device, threads=resources.threads)
+        store.check_exists()
+        store.save_overhead(study, measured)
+    except Exception as error:  # the results of the runs are not affected
+        return f"cannot measure the costs on {study.task}: {explain(error)}"
+    return None
+
+
+def _store(store: str | Path | Store) -> Store:
+    return store if isinstance(store, Store) else Store(store)
+
+
+def _console(progress: bool | Console) -> Console | None:
+    if isinstance(progress, bool):
+        return CleanConsole() if progress else None
+    return progress

@@ -1,0 +1,22 @@
+r"""The terminal of the lab: a Rich console that makes all text printable.
+
+    CleanConsole().print("a\x1b]52;c;name")       the escape code is shown, not obeyed
+
+Names and reasons come from users and their files, and may contain control characters.
+"""
+
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from aimopt.messages.clean_text import printable
+
+
+class CleanConsole(Console):
+    """A console with printable text. The codes of Rich itself, for colours and the cursor, are no text and stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render text. Everything that is shown passes through here, including the cells of a table."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)

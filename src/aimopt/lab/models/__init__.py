@@ -1,1 +1,0 @@
-"""Networks of the paper that no light dependency brings."""

@@ -1,0 +1,122 @@
+"""Functions that make the usual studies from a protocol.
+
+compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])               which optimizer is better
+sensitivity("spirals", axes={"beta": (0.8, 0.9)}, optimizer="Mine")        the effect of an option
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aimopt.lab.protocol import optimizers as known_optimizers
+from aimopt.lab.protocol import tasks
+from aimopt.lab.protocol.protocol import Protocol
+from aimopt.lab.protocol.run_config import usual_options, usual_rate
+from aimopt.lab.protocol.study import Contender, Study
+
+
+def compare(
+    task: str,
+    scale: str = "mini",
+    *,
+    optimizers: Sequence[str] = (),
+    protocol: Protocol | None = None,
+    options: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Study:
+    """A comparison of optimizers, each at the learning rate that a search chooses.
+
+    Args:
+        task: the name of a task, or its import path: `file.py:Class`.
+        scale: a scale of the task.
+        optimizers: such as `"Mine"`, `"Mine(weight_decay=0.1)"`, `"torch.optim:AdamW"`; by default those of the
+            protocol.
+        protocol: supplies what is not given here; by default that of the task.
+        options: options for every optimizer that has them.
+        fields: any field of `Study`.
+    """
+    protocol = tasks.entry(task).protocol(scale) if protocol is None else protocol
+    names = optimizers or protocol.optimizers
+    if not names:
+        raise ValueError(f"name the optimizers to compare on {task}: its protocol has none")
+    contenders = [Contender.named(name) for name in names]
+    labels = [contender.label for contender in contenders]
+    reference = protocol.reference if protocol.reference in labels else labels[-1]
+    chosen = {"name": "compare", "reference": reference, "untuned": True, **fields}
+    if protocol.subject in labels:
+        chosen.setdefault("subject", protocol.subject)
+    return make_study(task, scale, contenders, protocol, options or {}, chosen)
+
+
+def sensitivity(
+    task: str,
+    scale: str = "mini",
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    optimizer: str | None = None,
+    protocol: Protocol | None = None,
+    options: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Study:
+    """One optimizer over values of one or more of its options, at the learning rate chosen for its defaults.
+
+    The default optimizer is the subject of the protocol. The other arguments are those of `compare`.
+    """
+    protocol = tasks.entry(task).protocol(scale) if protocol is None else protocol
+    optimizer = optimizer or protocol.subject
+    if not axes or optimizer is None:
+        raise ValueError(f"name the optimizer to vary on {task} and the values of its options: axes={{'name': (0, 1)}}")
+    default = Contender.named(optimizer)
+    contenders = [default]
+    for values in itertools.product(*axes.values()):
+        varied = dict(zip(axes, values, strict=True))
+        label = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in varied.items()
+        )
+        contenders.append(dataclasses.replace(default, label=label, options={**default.options, **varied}))
+    chosen = {
+        "name": "sensitivity-" + "-".join(axes),
+        "reference": default.label,
+        "rate_of": default.label,
+        "axes": tuple(axes),
+        **fields,
+    }
+    return make_study(task, scale, contenders, protocol, options or {}, chosen)
+
+
+def make_study(
+    task: str,
+    scale: str,
+    contenders: Sequence[Contender],
+    protocol: Protocol,
+    options: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> Study:
+    """A study of these contenders; the protocol supplies what neither they nor `fields` give."""
+    task_at_scale = tasks.find(task).at_scale(scale, fields.get("settings"))
+
+    def complete(contender: Contender) -> Contender:
+        name = contender.optimizer
+        usual = known_optimizers.known_options(name, {**usual_options(task, protocol, name), **options})
+        lr = usual_rate(task_at_scale, protocol, name) if contender.lr is None else contender.lr
+        return dataclasses.replace(contender, options={**usual, **contender.options}, lr=lr)
+
+    _check_every_option_is_known(options, contenders)
+    defaults = {
+        "seeds": protocol.seeds,
+        "grid": protocol.grid,
+        "tuning_seed": protocol.tuning_seed,
+        "search_steps": min(protocol.search_steps or task_at_scale.steps, task_at_scale.steps),
+        "published": {c.label: protocol.published[c.label] for c in contenders if c.label in protocol.published},
+    }
+    study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **{**defaults, **fields})
+    study.check()
+    return study
+
+
+def _check_every_option_is_known(options: Mapping[str, Any], contenders: Sequence[Contender]) -> None:
+    for option, value in options.items():
+        if not any(known_optimizers.known_options(contender.optimizer, {option: value}) for contender in contenders):
+            labels = ", ".join(contender.label for contender in contenders)
+            raise ValueError(f"none of {labels} has the option {option!r}; see `aimopt optimizers`")

@@ -1,0 +1,345 @@
+"""A study: contenders on a task. A search chooses a learning rate per contender, and the final runs use new seeds.
+
+    study = compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])      (recipes.py makes studies)
+    study.cells({})                                                           the runs that can start now
+
+A study is data. The final runs take the learning rates that the search chose, so the runs of a study depend on the
+results so far: `study.cells(runs)`. The scheduler uses it to find what to run next, the report to find what is missing.
+"""
+
+import ast
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
+from aimopt.lab.protocol.facts import Facts
+from aimopt.lab.protocol.older_records import updated_definition, updated_record
+from aimopt.lab.protocol.protocol import TUNING_SEED
+from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
+from aimopt.lab.protocol.schema import fields, flag, integer, list_of, map_of, nonempty_text, number, optional, text
+from aimopt.lab.protocol.task import Task, has_type
+from aimopt.lab.results.run import SCORED, Run
+from aimopt.lab.stats import RateChoice, select_rate
+
+Role = Literal["search", "final", "untuned"]
+_CONTENDER = fields(
+    {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
+)
+SHAPE = fields(
+    {
+        "name": nonempty_text,
+        "task": text,
+        "scale": text,
+        "contenders": list_of(_CONTENDER),
+        "seeds": list_of(integer(0)),
+        "grid": list_of(number()),
+        "reference": text,
+    },
+    {
+        "search_steps": integer(1),
+        "subject": optional(text),
+        "published": map_of(list_of(number(), length=2)),
+        "settings": map_of(schema.plain),
+        "tuning_seed": integer(0),
+        "untuned": flag,
+        "rate_of": optional(text),
+        "axes": list_of(text),
+        "facts": facts.SHAPE,
+    },
+)
+_NOT_IN_THE_DEFINITION = ("stored_facts", "stored_as")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """An optimizer with options, under the label that tables show."""
+
+    label: str
+    optimizer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lr: float | None = None  # usual learning rate, at the middle of the search; None: that of the task
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """A contender from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(betas=(0.9, 0.95))`."""
+        name, bracket, rest = text.partition("(")
+        try:
+            call = ast.parse(f"f({rest if bracket else ')'}", mode="eval").body
+            assert isinstance(call, ast.Call)
+            assert not call.args
+            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+            assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
+        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
+            raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
+        optimizer = optimizers.canonical(name.strip())
+        shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        return cls(label=f"{optimizer}({shown})" if shown else optimizer, optimizer=optimizer, options=options)
+
+
+class Cell(NamedTuple):
+    """A run of a study, with its contender and role."""
+
+    contender: str
+    role: Role
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A comparison of contenders. Its result depends only on its runs."""
+
+    name: str
+    task: str
+    scale: str
+    contenders: tuple[Contender, ...]
+    subject: str | None = None  # the contender in the headline; None: the first that is not the reference
+    reference: str  # the contender that the others are compared with
+    seeds: tuple[int, ...]
+    grid: tuple[float, ...]  # in units of the contender's usual learning rate; one number: no search
+    search_steps: int  # length of a search run, which trains the beginning of the schedule
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the task, if they differ from its scale
+    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # other authors' mean and std, by label
+    tuning_seed: int = TUNING_SEED
+    untuned: bool = False  # also train at the usual learning rates
+    rate_of: str | None = None  # the contender that is searched; all others take its learning rate
+    axes: tuple[str, ...] = ()  # the options that differ between contenders
+    stored_facts: Facts | None = field(default=None, compare=False, repr=False)  # of a study that was read from a store
+    stored_as: str | None = field(
+        default=None, compare=False, repr=False
+    )  # its file name in the store, without the ending
+
+    def __post_init__(self) -> None:
+        labels = [contender.label for contender in self.contenders]
+        duplicate = next((label for label in labels if labels.count(label) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"two contenders are called {duplicate!r}; give them different labels")
+        for name in (self.reference, self.rate_of, self.subject):
+            if name is not None and name not in labels:
+                raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
+        check_seeds_and_grid(self.seeds, self.grid)
+        if self.searches and self.tuning_seed in self.seeds:
+            raise ValueError(
+                f"seed {self.tuning_seed} tunes the learning rate and cannot be a final seed too; leave it out of seeds"
+            )
+        for axis in self.axes:
+            if not any(axis in contender.options for contender in self.contenders):
+                raise ValueError(f"no contender has the axis {axis!r} among its options; name an option that they have")
+        for contender, axis in itertools.product(self.contenders, self.axes):
+            if isinstance(contender.options.get(axis), Mapping):
+                raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
+        self._check_lengths()
+        self._check_rates()
+
+    def _check_lengths(self) -> None:
+        """Refuse a search with a length that cannot be trained or scored."""
+        steps, interval = self.facts.settings["steps"], self.facts.settings["evaluate_every"]
+        if not has_type(self.search_steps, int) or not 1 <= self.search_steps <= steps:
+            raise ValueError(
+                f"search_steps={self.search_steps} must be a whole number from 1 to steps={steps}: "
+                "the search trains the beginning of the schedule"
+            )
+        evaluations = -(-self.search_steps // interval)
+        if self.searches and evaluations < SCORED:
+            raise ValueError(
+                f"a search run of {self.search_steps} steps evaluates every {interval} steps, {evaluations} times, "
+                f"but is scored by the mean of {SCORED}; lower evaluate_every or raise search_steps"
+            )
+
+    def _check_rates(self) -> None:
+        """Refuse learning rates that are not positive, finite numbers."""
+        for contender in self.contenders:
+            if contender.label not in self.facts.contenders:
+                raise ValueError(f"the facts of a study lack its contender {contender.label!r}")
+            for factor in (1.0, *self.grid):
+                rate = self.usual_rate(contender)
+                if not 0 < rate * factor < math.inf:
+                    raise ValueError(
+                        f"the rate {factor:g}·{rate:g} of {contender.label} is not a positive number; change grid"
+                    )
+
+    @property
+    def searches(self) -> bool:
+        """Whether a search chooses the learning rates."""
+        return len(self.grid) > 1
+
+    @property
+    def headline_contender(self) -> str | None:
+        """The contender that the headline is about; None if there is only the reference."""
+        others = (contender.label for contender in self.contenders if contender.label != self.reference)
+        return self.subject or next(others, None)
+
+    def search(self, contender: Contender) -> list[RunConfig]:
+        """The search runs of a contender: one per learning rate, with the tuning seed."""
+        if not self.searches:
+            return []
+        rate = self.usual_rate(contender)
+        return [self._run(contender, rate * factor, self.tuning_seed, self.search_steps) for factor in self.grid]
+
+    def finals(self, contender: Contender, lr: float) -> list[RunConfig]:
+        """The final runs of a contender at a learning rate: one per seed."""
+        return [self._run(contender, lr, seed) for seed in self.seeds]
+
+    def choice(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
+        """The learning rate of the final runs; None if the search has not ended, or if all of its runs failed."""
+        if self.rate_of is not None and contender.label != self.rate_of:
+            return self.choice(self.contender(self.rate_of), runs)
+        if not self.searches:
+            return select_rate({rounded(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
+        searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
+        if any(run is None or run.status == "running" for _, run in searched):
+            return None
+        score = self.facts.score
+        scores = {lr: run.score(score) for lr, run in searched if run is not None and run.status != "failed"}
+        return select_rate(scores, score.better) if scores else None
+
+    def cells(self, runs: Mapping[str, Run]) -> list[Cell]:
+        """Every run with a known config, given the runs so far by identity."""
+        cells = [Cell(c.label, "search", config) for c in self._searching() for config in self.search(c)]
+        shared = self.choice(self.contenders[0], runs) if self.rate_of is not None else None
+        for contender in self.contenders:
+            choice = shared if self.rate_of is not None else self.choice(contender, runs)
+            if choice is not None:
+                cells += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
+            if self.untuned:
+                usual = self.finals(contender, self.usual_rate(contender))
+                cells += [Cell(contender.label, "untuned", config) for config in usual]
+        return cells
+
+    def count_unknown_runs(self, runs: Mapping[str, Run]) -> int:
+        """The number of final runs without a known config, because the search has not chosen their learning rate."""
+        waiting = [c for c in self._searching() if self.choice(c, runs) is None and not self._search_failed(c, runs)]
+        count = len(self.contenders) if waiting and self.rate_of is not None else len(waiting)
+        return count * len(self.seeds)
+
+    def count(self) -> int:
+        """The largest possible number of runs."""
+        finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.grid != (1.0,) else 1)
+        return sum(len(self.search(contender)) for contender in self._searching()) + finals
+
+    def contender(self, label: str) -> Contender:
+        """The contender with a label."""
+        return next(contender for contender in self.contenders if contender.label == label)
+
+    def task_and_optimizers(self) -> list[str]:
+        """The names of the task and of all optimizers; a name may be an import path."""
+        return [self.task, *(contender.optimizer for contender in self.contenders)]
+
+    def make_task(self) -> Task:
+        """The task at this study's scale and settings."""
+        return self._task
+
+    @cached_property
+    def _task(self) -> Task:
+        return tasks.find(self.task).at_scale(self.scale, self.settings)
+
+    def usual_rate(self, contender: Contender) -> float:
+        """The learning rate of a contender without a search."""
+        return self.facts.contenders[contender.label].usual_rate
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the study reads from code. A study from a store has stored facts, and loads no code."""
+        if self.stored_facts is not None:
+            return self.stored_facts
+        contenders = {c.label: (c.optimizer, c.options, c.lr) for c in self.contenders}
+        return Facts.from_code(self.task, self.scale, self.settings, contenders)
+
+    def check(self) -> None:
+        """Refuse options that an optimizer refuses. Reading a study from a store does not build optimizers."""
+        for contender in self.contenders:
+            label = contender.label if contender.label.startswith(contender.optimizer) else ""
+            label = label or f"{contender.optimizer} with {contender.label}"
+            self.finals(contender, self.usual_rate(contender))[0].check_optimizer(label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition of the study, as plain numbers, strings, lists and dictionaries."""
+        names = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_IN_THE_DEFINITION]
+        definition = {name: getattr(self, name) for name in names}
+        contenders = map(dataclasses.asdict, self.contenders)
+        definition["contenders"] = tuple({k: v for k, v in c.items() if v is not None} for c in contenders)
+        return {name: value for name, value in definition.items() if value is not None}
+
+    def to_record(self) -> dict[str, Any]:
+        """The definition and the facts, as a store holds them."""
+        return {**self.to_dict(), "facts": self.facts.to_dict()}
+
+    @classmethod
+    def from_dict(cls, definition: Mapping[str, Any], *, trust: bool = True) -> Self:
+        """A study from the result of `to_dict`, which may have been read from a file; loads the code that it names.
+
+        Without `trust`, import paths are refused: only tasks and optimizers with a registered name are loaded.
+        """
+        SHAPE(definition, "a study")
+        import_paths.check_trusted([definition["task"], *(c["optimizer"] for c in definition["contenders"])], trust)
+        return cls(**_fields_of(updated_definition(definition)))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], *, trust: bool = False, stored_as: str | None = None) -> Self:
+        """A study from the result of `to_record`, or of `to_dict`: if it has no facts, its code is loaded.
+
+        Tasks and optimizers with a registered name are loaded. Import paths are only loaded with `trust`.
+        """
+        SHAPE(record, "a study")
+        updated, stored_facts = updated_record(record, trust=trust)
+        return cls(**_fields_of(updated), stored_facts=stored_facts, stored_as=stored_as)
+
+    def _search_failed(self, contender: Contender, runs: Mapping[str, Run]) -> bool:
+        searched = [runs.get(config.identity) for config in self.search(contender)]
+        return bool(searched) and all(run is not None and run.status == "failed" for run in searched)
+
+    def _searching(self) -> Sequence[Contender]:
+        return self.contenders if self.rate_of is None else [self.contender(self.rate_of)]
+
+    def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
+        key = (contender.label, lr, seed, steps)
+        if key not in self._runs:
+            contender_facts = self.facts.contenders[contender.label]
+            self._runs[key] = RunConfig(
+                task=self.task,
+                scale=self.scale,
+                settings=self._settings_of_runs,
+                optimizer=contender.optimizer,
+                options=contender_facts.options,
+                lr=rounded(lr),
+                seed=seed,
+                steps=self.facts.settings["steps"] if steps is None else steps,
+                sources=contender_facts.sources,
+            )
+        return self._runs[key]
+
+    @cached_property
+    def _settings_of_runs(self) -> dict[str, Any]:
+        return settings_of_run(self.facts.settings)
+
+    @cached_property
+    def _runs(self) -> dict[tuple[str, float, int, int | None], RunConfig]:
+        return {}
+
+
+def _fields_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a study, from a record with the right shape; without its facts."""
+    converted = {
+        "contenders": tuple(Contender(**contender) for contender in record["contenders"]),
+        "seeds": tuple(record["seeds"]),
+        "grid": tuple(map(float, record["grid"])),
+        "settings": {name: frozen(value) for name, value in record.get("settings", {}).items()},
+        "axes": tuple(record.get("axes", ())),
+        "published": {label: (mean, std) for label, (mean, std) in record.get("published", {}).items()},
+    }
+    return {name: value for name, value in {**record, **converted}.items() if name != "facts"}
+
+
+def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
+    """Refuse final seeds that are not different integers, and a grid that is not different positive numbers."""
+    if not all(has_type(seed, int) and seed >= 0 for seed in seeds):
+        raise ValueError(f"seeds must be whole numbers from 0, got {seeds}")
+    if not all(has_type(rate, float) and rate > 0 for rate in grid):
+        raise ValueError(f"grid must be positive numbers, got {grid}")
+    for name, values in (("seeds", seeds), ("grid", grid)):
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must be one or more different numbers, got {values}")

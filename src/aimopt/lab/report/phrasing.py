@@ -1,0 +1,282 @@
+"""Numbers and results as text, the same in every format of the report.
+
+    number(-0.5, 3)             "−0.500"
+    summary(analysis)           ["Mine has the best mean test loss (0.41), of 2.", …]
+
+The summary names the contenders with the best mean, and the ranks of the study's subject and reference.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from aimopt.lab.analysis import Across, Standing, StudyAnalysis
+from aimopt.lab.stats import ENOUGH_SEEDS, Difference
+from aimopt.optimizers.option_symbols import SYMBOLS
+
+MINUS = "\N{MINUS SIGN}"
+ARROWS = {"lower": "↓", "higher": "↑"}
+NAMED_CONTENDERS = 4  # at most, in the headline; it gives only the number of more
+
+
+def number(value: float | None, decimals: int) -> str:
+    """With this number of decimals; `–` for None and NaN, `diverged` for infinity."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "diverged"
+    text = f"{value:.{decimals}f}" if abs(value) < 1e7 else f"{value:.3g}"
+    return text.replace("-", MINUS)
+
+
+def signed(value: float, decimals: int) -> str:
+    """With its sign; a difference to a diverged run is +∞ or −∞."""
+    if math.isinf(value):
+        return f"{'+' if value > 0 else MINUS}∞"
+    return ("+" if value > 0 else "") + number(value, decimals)
+
+
+def interval(low: float, high: float, decimals: int) -> str:
+    """Both ends in brackets; empty if one is NaN."""
+    return "" if math.isnan(low) or math.isnan(high) else f"[{_end(low, decimals)}, {_end(high, decimals)}]"
+
+
+def _end(value: float, decimals: int) -> str:
+    return number(value, decimals) if math.isfinite(value) else signed(value, decimals)
+
+
+def general(value: float | None, precision: int = 3) -> str:
+    """A number of any size, such as a learning rate, a ratio or an effect."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return signed(value, 0)
+    return re.sub(r"e([+-])0*", r"e\1", f"{value:.{precision}g}").replace("e+", "e").replace("-", MINUS)
+
+
+def probability(p: float) -> str:
+    """A p value with two digits."""
+    if math.isnan(p):
+        return "–"
+    return "<0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def amount(count: float, unit: str) -> str:
+    """Bytes or seconds, with a prefix."""
+    if unit == "B":
+        for prefix in ("", "Ki", "Mi", "Gi"):
+            if abs(count) < 1024 or prefix == "Gi":
+                return f"{count:.3g} {prefix}B"
+            count /= 1024
+    if count < 1:
+        return f"{count * 1e3:.3g} ms"
+    return f"{count:.3g} s" if count < 120 else f"{count / 60:.3g} min"
+
+
+def decimals_of(analysis: StudyAnalysis) -> int:
+    """The number of decimals with which the median standard deviation shows three digits."""
+    spreads = [s.spread for s in analysis.standings if s.spread]
+    stds = sorted(s.std for s in spreads if math.isfinite(s.std) and s.std > 0)
+    means = [abs(s.mean) for s in spreads if math.isfinite(s.mean) and s.mean]
+    if stds:
+        return min(6, max(0, 2 - math.floor(math.log10(stds[len(stds) // 2]))))
+    return min(6, max(0, 3 - math.floor(math.log10(min(means))))) if means else 4
+
+
+def ordinal(rank: int) -> str:
+    """1st, 2nd, 3rd, 4th."""
+    ending = "th" if 10 <= rank % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank}{ending}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def axis_name(option: str) -> str:
+    """The symbol of an option, or its name with spaces."""
+    return SYMBOLS.get(option, option.replace("_", " "))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a list in a sentence: a, b and c."""
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def verdict(difference: Difference | None) -> str:
+    """The verdict, or `no result yet`."""
+    return "no result yet" if difference is None else difference.verdict
+
+
+def short_verdict(difference: Difference | None) -> str:
+    """The verdict for a narrow column: without the number of seeds, unless it is too small."""
+    full = verdict(difference)
+    return "cannot tell" if difference and is_unsure(full) and not difference.too_few_seeds else full
+
+
+def count_seeds(count: int) -> str:
+    """1 seed, 5 seeds."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def is_unsure(verdict_text: str) -> bool:
+    """Whether a verdict decides nothing."""
+    return verdict_text.startswith("cannot tell")
+
+
+def name_of(analysis: StudyAnalysis) -> str:
+    """The name of a study in a heading."""
+    kind = analysis.study.name
+    if analysis.sweep:
+        return f"{analysis.title}: sensitivity to {listed(axis_name(axis) for axis in analysis.sweep.axes)}"
+    return analysis.title if kind == "compare" else f"{analysis.title}: {kind}"
+
+
+def stamp(analysis: StudyAnalysis) -> str:
+    """Task, scale, hardware and versions, in one line under every figure."""
+    hardware = _common_value(analysis, "machine.device", ignored="cpu") or _common_value(analysis, "machine.processor")
+    threads = _common_value(analysis, "machine.threads")
+    where = f"{hardware}{f', {threads} thread' + 's' * (threads != '1') if threads else ''}" if hardware else ""
+    versions = {name: _common_value(analysis, f"versions.{name}") for name in ("aimopt", "torch")}
+    known_versions = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return " · ".join(part for part in (analysis.title, f"scale {analysis.study.scale}", where, known_versions) if part)
+
+
+def _common_value(analysis: StudyAnalysis, fact: str, ignored: str = "") -> str:
+    """The value of a provenance fact that all runs share; `mixed` if they differ, empty if no run has it."""
+    values = [value for value in analysis.provenance.get(fact, {}) if value != ignored]
+    return values[0] if len(values) == 1 else "mixed" if values else ""
+
+
+def summary(analysis: StudyAnalysis) -> list[str]:
+    """The results of a study, in sentences."""
+    progress = analysis.progress
+    so_far = [] if progress.complete else [f"So far: {progress.settled} of {progress.total} runs are over."]
+    if not analysis.ranked:
+        return [*so_far, "There is no result yet."]
+    if all(standing.diverged for standing in analysis.ranked):
+        sentences = ["Every contender diverged."]
+    else:
+        sentences = _sweep_sentences(analysis) if analysis.sweep else [_ranking(analysis), *_verdicts(analysis)]
+    for standing in analysis.standings:
+        if standing.diverged:
+            sentences.append(f"{standing.label} diverged on {standing.diverged} of {len(standing.finals)} seeds.")
+    edges = [standing.label for standing in analysis.standings if standing.edge]
+    if edges:
+        sentences.append(f"The learning rate of {listed(edges)} ended at the edge of the grid: it may not be the best.")
+    return so_far + sentences
+
+
+def _ranking(analysis: StudyAnalysis) -> str:
+    ranked, decimals = analysis.ranked, decimals_of(analysis)
+    if len(ranked) == 1:
+        return f"Only {ranked[0].label} has a result ({_mean(ranked[0], decimals)})."
+    best = [s for s in ranked if s.rank == 1]
+    label, reference = analysis.measure.label, analysis.study.reference
+    assert best[0].spread
+    leaders = f"{listed(s.label for s in best)} {'has' if len(best) == 1 else 'have'} the best mean {label}"
+    leaders += f" ({number(best[0].spread.mean, decimals)})"
+    others = [s for s in ranked if s.label in (analysis.study.subject, reference) and s not in best]
+    ranks = [f"{s.label} is {ordinal(s.rank or 0)} of {len(ranked)} ({_mean(s, decimals)})" for s in others]
+    return f"{leaders}; {listed(ranks)}." if ranks else f"{leaders}, of {len(ranked)}."
+
+
+def _mean(standing: Standing, decimals: int) -> str:
+    return number(standing.spread.mean if standing.spread else None, decimals)
+
+
+def _verdicts(analysis: StudyAnalysis) -> list[str]:
+    by_verdict: dict[str, list[str]] = {}
+    for standing in analysis.standings:
+        if standing.difference is not None:
+            kind = "unsure" if is_unsure(standing.difference.verdict) else standing.difference.verdict
+            kind = "too few" if standing.difference.too_few_seeds else kind
+            by_verdict.setdefault(kind, []).append(standing.label)
+    if not by_verdict:
+        return []
+    reference = analysis.study.reference
+    seeds = count_seeds(max(len(s.difference.differences) for s in analysis.standings if s.difference))
+    if len(by_verdict) == 1 and not by_verdict.keys().isdisjoint(("unsure", "too few")):
+        reason = f": a verdict needs at least {ENOUGH_SEEDS}" if "too few" in by_verdict else ""
+        return [f"With {seeds}, no contender can be distinguished from {reference}{reason}."]
+    parts = [f"{kind}: {listed(by_verdict[kind])}" for kind in ("better", "worse", "identical") if kind in by_verdict]
+    if "unsure" in by_verdict:
+        parts.append(f"{seeds} cannot tell: {listed(by_verdict['unsure'])}")
+    if "too few" in by_verdict:
+        parts.append(f"too few seeds, at least {ENOUGH_SEEDS} are needed: {listed(by_verdict['too few'])}")
+    return [f"Against {reference}, {'; '.join(parts)}."]
+
+
+def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
+    decimals, reference = decimals_of(analysis), analysis.reference
+    best = next((s for s in analysis.ranked if s.label != reference.label), None)
+    if best is None:
+        return []
+    leader = f"The best mean {analysis.measure.label} of the grid is {_mean(best, decimals)}, at {best.label}"
+    defaults = (
+        f"the defaults give {_mean(reference, decimals)}" if reference.spread else "the defaults have no result yet"
+    )
+    sentences = [f"{leader}; {defaults}."]
+    compared = [s.difference for s in analysis.standings if s.difference]
+    better, worse = ([d for d in compared if d.verdict == verdict] for verdict in ("better", "worse"))
+    count = len(compared)
+    if not count:
+        return sentences
+    if not better and not worse:
+        too_few = all(d.too_few_seeds for d in compared)
+        reason = f": a verdict needs at least {ENOUGH_SEEDS} seeds" if too_few else ""
+        return [*sentences, f"None of {count} settings can be distinguished from the defaults{reason}."]
+    sentences.append(f"Of {count} settings, {len(better)} are better than the defaults and {len(worse)} worse.")
+    return sentences
+
+
+def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
+    """The contender that a report is about: the subject of its first comparison, else the reference of its sweeps."""
+    comparisons = [analysis.study for analysis in analyses if analysis.study.name == "compare"]
+    subjects = [study.headline_contender for study in comparisons]
+    return next((label for label in (*subjects, *(analysis.study.reference for analysis in analyses)) if label), None)
+
+
+def headline(analyses: Sequence[StudyAnalysis], over_tasks: Across | None) -> str:
+    """The whole report in one sentence: on how many tasks the subject was better or worse than the reference.
+
+    It ends with the number of seeds and the contenders.
+    """
+    comparisons = [a for a in analyses if a.study.name == "compare" and a.study.headline_contender]
+    if not comparisons:
+        return ""
+    subject, reference = comparisons[0].study.headline_contender, comparisons[0].study.reference
+    assert subject is not None
+    with_subject = [a for a in comparisons if subject in {s.label for s in a.ranked}]
+    judged = [(a, d) for a in with_subject if (d := a.standing(subject).difference)]
+    if not judged:
+        return ""
+    so_far = "" if all(a.progress.complete for a, _ in judged) else "So far: "
+    basis = _basis([a for a, _ in judged], [d for _, d in judged])
+    if len(judged) == 1:
+        only, difference = judged[0]
+        verdicts = {"better": f"is better than {reference}", "worse": f"is worse than {reference}"}
+        result = verdicts.get(difference.verdict, f"cannot be distinguished from {reference}")
+        where = f"{'on' if so_far else 'On'} {only.title}, at scale {only.study.scale}"
+        return f"{so_far}{where}, {subject} {result} ({basis})."
+    counts = {verdict: sum(d.verdict == verdict for _, d in judged) for verdict in ("better", "worse")}
+    unsure = len(judged) - sum(counts.values())
+    text = f"{so_far}against {reference} on {len(judged)} tasks, {subject} is better on {counts['better']}, "
+    text += f"worse on {counts['worse']}, and cannot be distinguished from it on {unsure} ({basis})."
+    if over_tasks and subject in over_tasks.ranks:
+        position = 1 + sum(rank < over_tasks.ranks[subject] for rank in over_tasks.ranks.values())
+        text += f" By average rank it is {ordinal(position)} of {len(over_tasks.ranks)}."
+    return sentence(text)
+
+
+def _basis(analyses: Sequence[StudyAnalysis], differences: Sequence[Difference]) -> str:
+    """The basis of verdicts: the number of paired seeds, and the names or the number of the contenders."""
+    counts = sorted({len(d.differences) for d in differences})
+    seeds = count_seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    if any(d.too_few_seeds for d in differences):
+        seeds += f", a verdict needs at least {ENOUGH_SEEDS}"
+    labels = list(dict.fromkeys(s.label for analysis in analyses for s in analysis.standings))
+    contenders = f"among {listed(labels)}" if len(labels) <= NAMED_CONTENDERS else f"among {len(labels)} contenders"
+    return f"{seeds}; {contenders}"

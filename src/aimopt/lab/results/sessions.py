@@ -1,0 +1,67 @@
+"""Where and with what a run was made: versions, commit, machine, data.
+
+describe_session(torch.device("cpu"), data="5c0e…", step=0)["versions"]["torch"]      "2.13.0"
+commit()                                                                             "df13fed…+", + for changes
+"""
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aimopt import __version__
+from aimopt.measure.machine import describe_machine
+
+_PACKAGES = ("numpy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "mujoco")
+
+
+def describe_session(device: torch.device, data: str, step: int, processes: int = 1) -> dict[str, Any]:
+    """The provenance of a process that works on a run. `step` is the step from which it trains."""
+    return {
+        "from_step": step,
+        "versions": versions(),
+        "commit": commit(),
+        "machine": {
+            "host": platform.node(),
+            **describe_machine(),
+            "device": _device(device),
+            "processes": str(processes),
+        },
+        "data": data,
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of all packages that may change a result."""
+    installed = {"aimopt": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for package in _PACKAGES:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+@cache
+def commit() -> str:
+    """The commit of the package's source, with `+` if files were changed since; empty if it is not a git checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, env=environment)
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True, env=environment
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

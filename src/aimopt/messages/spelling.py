@@ -1,0 +1,12 @@
+"""Suggestions for an unknown name: the closest known name, or all known names."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A question with the closest known name, or a list of all known names if none is close."""
+    names = list(known)
+    in_lower_case = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), in_lower_case, n=1)
+    return f"did you mean {in_lower_case[close[0]]!r}?" if close else f"known are {', '.join(names)}"

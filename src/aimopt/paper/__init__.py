@@ -1,0 +1,1 @@
+"""The paper's content: its settings, data, models and published numbers. The lab finds its tasks by entry points."""

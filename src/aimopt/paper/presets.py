@@ -1,0 +1,49 @@
+"""The other studies of the paper, for any task. They are registered under the entry point group `aimopt.presets`.
+
+ablation("digits", "demo")         RADAR without γ, without ℓ, and without both (RAD)
+heatmap("digits", "demo")          ℓ × γ
+delta("digits"), zeta("digits")    values of one option
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from aimopt.lab.protocol.optimizers import canonical
+from aimopt.lab.protocol.recipes import make_study, sensitivity
+from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.protocol.tasks import entry
+
+# ℓ in units of the learning rate.
+HEAT_MAP = {"ell_ratio": (1e-4, 1e-3, 1e-2, 1e-1, 1.0), "gamma": (0.0, 0.05, 0.1, 0.2, 0.4)}
+DELTA = {"delta": (0.8, 0.9, 1.0, 1.1, 1.2)}
+ZETA = {"zeta": (1e-18, 1e-17, 1e-16, 1e-15, 1e-14)}
+Preset = Callable[..., Study]
+
+
+def ablation(task: str, scale: str = "mini", *, optimizer: str = "RADAR", **fields: Any) -> Study:
+    """RADAR without its gradient difference, without its residual correction, and without both (RAD)."""
+    if canonical(optimizer) != "RADAR":
+        raise ValueError(
+            f"the preset ablation varies RADAR, not {optimizer}; leave the optimizer out, "
+            "or name the options to vary: --over weight_decay=0,0.1"
+        )
+    removed = {
+        "RADAR": {},
+        "γ = 0": {"gamma": 0.0},
+        "ℓ = 0": {"ell_ratio": 0.0},
+        "γ = ℓ = 0": {"gamma": 0.0, "ell_ratio": 0.0},
+    }
+    contenders = [Contender(label=label, optimizer="RADAR", options=options) for label, options in removed.items()]
+    options = fields.pop("options", {})
+    chosen = {"name": "ablation", "reference": "RADAR", "rate_of": "RADAR", **fields}
+    return make_study(task, scale, contenders, entry(task).protocol(scale), options, chosen)
+
+
+def _over(axes: Mapping[str, tuple[float, ...]], task: str, scale: str = "mini", **fields: Any) -> Study:
+    return sensitivity(task, scale, axes, **{"optimizer": "RADAR", **fields})
+
+
+heatmap: Preset = partial(_over, HEAT_MAP)
+delta: Preset = partial(_over, DELTA)
+zeta: Preset = partial(_over, ZETA)

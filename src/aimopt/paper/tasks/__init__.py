@@ -1,0 +1,1 @@
+"""The paper's seven settings, and two smaller tasks: digits and pendulum."""

@@ -1,0 +1,208 @@
+"""Corrections: what the θ-step adds to the descent point y = θ − η·P(m).
+
+The paper's θ-subproblem is the implicit equation θ⁺ = y − ℓ·P(∇L(θ⁺) − m). A correction is a way to approximate it:
+
+    Direct          θ⁺ = y                                        SGD with momentum, Adam, RAD, Lion, Muon
+    FixedPoint      ∇L(θ⁺) ≈ ∇L(θ), K times through the closure   K=1: Nesterov, NAdam, RADAR
+    Secant          ∇L(θ⁺) ≈ 2g − g_prev                          no closure, one more buffer
+    ExactQuadratic  solved by conjugate gradients                 exact if L is quadratic: to verify the theory
+    MixThenMap      θ − η·P(m + r·(g − m))                        the same as FixedPoint if P is linear; otherwise
+                                                                  the step of Muon with Nesterov momentum
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aimopt.parts.component import PREVIOUS_GRADIENT, Attempt, Correction, Displacement, Initial, first_gradient
+from aimopt.parts.tensor_list import inner, mix
+
+
+def _or_nesterov(ell_ratio: float | None, pole: float) -> float:
+    """The given ratio, or 1−β1: a fixed-point step is then Nesterov's momentum."""
+    return 1 - pole if ell_ratio is None else ell_ratio
+
+
+@dataclass(frozen=True)
+class Direct(Correction):
+    """No correction: θ⁺ = y."""
+
+    def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        return 0.0
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return step.P(step.m) * step.lr
+
+
+@dataclass(frozen=True)
+class MixThenMap(Correction):
+    """θ⁺ = θ − η·P(m + r·(g − m)); r is `ell_ratio`, or 1−β1 if that is None."""
+
+    ell_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ell_ratio is not None:
+            self._check("ell_ratio", 0)
+
+    def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        return _or_nesterov(self.ell_ratio, pole)
+
+    def displacement(self, step: Displacement) -> Tensor:
+        r = self.ratio(step.lr, step.pole)
+        return step.P(mix(step.m, 1 - r, step.g, r)) * step.lr
+
+
+@dataclass(frozen=True)
+class Residual(Correction):
+    """θ⁺ = y − ℓ·P(ĝ − m), with a prediction ĝ of the gradient at θ⁺.
+
+    ℓ is `ell`. If that is None, ℓ follows the learning rate: ell_ratio·η, or (1−β1)·η if `ell_ratio` is None too.
+    """
+
+    ell: float | None = None
+    ell_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ell", "ell_ratio"):
+            if getattr(self, name) is not None:
+                self._check(name, 0)
+
+    def ell_at(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        """ℓ at a learning rate."""
+        return lr * _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell
+
+    def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        return _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell / lr
+
+    def towards(self, predicted: Tensor, step: Displacement) -> Tensor:
+        """η·P(m) + ℓ·P(ĝ − m); one map is enough if P is linear."""
+        ell = self.ell_at(step.lr, step.pole)
+        if step.geometry.linear:
+            return step.P(mix(step.m, step.lr - ell, predicted, ell))
+        return mix(step.P(step.m), step.lr, step.P(predicted - step.m), ell)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Residual):
+    """Fixed-point iterations of the θ-step, from θ. Each one after the first evaluates the closure once."""
+
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("iterations", 1, integer=True)
+
+    @property
+    def evaluates_again(self) -> bool:
+        return self.iterations > 1
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return self.towards(step.g, step)
+
+    def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+        for attempt in attempts:
+            attempt.place(self.displacement(attempt.step))
+        for _ in range(self.iterations - 1):
+            yield
+            for attempt in attempts:
+                attempt.place(self.displacement(attempt.step._replace(g=attempt.gradient())))
+
+
+@dataclass(frozen=True)
+class Secant(Residual):
+    """The gradient at θ⁺ is predicted by extrapolating the last two: 2g − g_prev."""
+
+    prediction = (2.0, -1.0)
+
+    def buffers(self) -> dict[str, Initial]:
+        return {PREVIOUS_GRADIENT: first_gradient}
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return self.towards(step.g * 2 - step.state[PREVIOUS_GRADIENT], step)
+
+
+@dataclass(frozen=True)
+class ExactQuadratic(Residual):
+    """The θ-step solved exactly if the objective is quadratic, by conjugate gradients through the closure.
+
+    Every iteration evaluates the closure once; in exact arithmetic the number of iterations is the number of distinct
+    curvatures. The closure must be deterministic. Meant for verifying the theory, not for training networks. All groups
+    must have this correction.
+    """
+
+    cg_tolerance: float = 1e-12
+    cg_iterations: int = 1000
+    joint = True
+    solves_linear_system = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("cg_tolerance", 0, 1)
+        self._check("cg_iterations", 1, integer=True)
+
+    def displacement(self, step: Displacement) -> Tensor:
+        return self.towards(step.g, step)  # used only if ℓ = 0: then there is nothing to solve
+
+    def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+        settings = [a.correction for a in attempts if isinstance(a.correction, ExactQuadratic)]
+        ells = [s.ell_at(a.step.lr, a.step.pole) for s, a in zip(settings, attempts, strict=True)]
+        for correction, attempt, ell in zip(settings, attempts, ells, strict=True):
+            attempt.place(correction.displacement(attempt.step) if ell == 0 else attempt.step.g * 0)
+        implicit = [(attempt, ell) for attempt, ell in zip(attempts, ells, strict=True) if ell != 0]
+        if not implicit:
+            return
+        if len(implicit) < len(attempts) or any(attempt.decays_first for attempt in attempts):
+            yield  # the first gradient was not taken at the point where the solution starts
+        tolerance, iterations = min(s.cg_tolerance for s in settings), max(s.cg_iterations for s in settings)
+        yield from _conjugate_gradients(implicit, tolerance, iterations)
+
+
+def _conjugate_gradients(
+    implicit: "Sequence[tuple[Attempt, float | Tensor]]", tolerance: float, iterations: int
+) -> Iterator[None]:
+    """Solve R·Δ + ℓ·(H·Δ) = −((η−ℓ)·m + ℓ·g) for all parameters at once and place them at θ + Δ.
+
+    Preconditioned conjugate gradients on A·x = b with A = M + H and M = R/ℓ, in the usual symbols. H·p is the
+    difference of two gradients, exact if the objective is quadratic. M is never formed: M·z = r, so M·p obeys the
+    recursion of p with r in place of z.
+    """
+    attempts = [attempt for attempt, _ in implicit]
+    g0 = [attempt.gradient() for attempt in attempts]
+    r = [-(a.step.m * ((a.step.lr - ell) / ell) + g) for (a, ell), g in zip(implicit, g0, strict=True)]
+    z = _precondition(implicit, r)
+    rho = rho_0 = _dot(r, z)
+    beta = rho * 0
+    x = p = Mp = [ri * 0 for ri in r]
+    for _ in range(iterations):
+        if not rho > tolerance**2 * rho_0:
+            break
+        p, Mp = _add(z, beta, p), _add(r, beta, Mp)
+        for attempt, pi in zip(attempts, p, strict=True):
+            attempt.place(-pi)
+        yield
+        Ap = [Mpi + attempt.gradient() - g for Mpi, attempt, g in zip(Mp, attempts, g0, strict=True)]
+        pAp = _dot(p, Ap)
+        if not pAp > 0:
+            raise RuntimeError("ExactQuadratic met negative curvature: the θ-step has no minimum here; lower lr or ell")
+        alpha = rho / pAp
+        x, r = _add(x, alpha, p), _add(r, -alpha, Ap)
+        z = _precondition(implicit, r)
+        rho, rho_previous = _dot(r, z), rho
+        beta = rho / rho_previous
+    for attempt, xi in zip(attempts, x, strict=True):
+        attempt.place(-xi)
+
+
+def _precondition(implicit: "Sequence[tuple[Attempt, float | Tensor]]", r: Sequence[Tensor]) -> list[Tensor]:
+    """M⁻¹·r = ℓ·R⁻¹·r."""
+    return [attempt.step.P(ri) * ell for (attempt, ell), ri in zip(implicit, r, strict=True)]
+
+
+def _add(x: Sequence[Tensor], a: Tensor, y: Sequence[Tensor]) -> list[Tensor]:
+    return [xi + yi * a for xi, yi in zip(x, y, strict=True)]
+
+
+def _dot(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+    return torch.stack([inner(xi, yi) for xi, yi in zip(x, y, strict=True)]).sum()

@@ -1,0 +1,145 @@
+"""Gathering: the tensors of a parameter group that a step works on.
+
+    gathered = Gathered(group_index, …, params, grads, ranks, state)     parameters with a gradient, and their state
+    buckets(gathered)                                                    split for the unfused path, steps counted
+
+`begin_state` makes the state of a parameter that has none yet.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from aimopt.messages.reason import Reason
+from aimopt.parts.component import Initial, Parts, State, Step, first_gradient, scalar_dtype, scalar_one
+from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
+from aimopt.step.move import Bucket, gradient, to_working_dtype
+
+
+class Gathered(NamedTuple):
+    """The parameters of a group that have a gradient, and everything else that their step needs."""
+
+    group_index: int
+    first_rank: int  # the rank of the group's first parameter, with or without a gradient
+    group: dict[str, Any]
+    parts: Parts
+    params: list[Tensor]
+    grads: list[Tensor]
+    ranks: list[int]  # their positions among all parameters of the optimizer
+    state: list[Tensor]  # one parameter after the other: its step count, then its buffers
+
+    @classmethod
+    def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
+        """The parameters and gradients, without state; ranks are counted from the start of the group."""
+        ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+        params = [group["params"][i] for i in ranks]
+        return cls(group_index, 0, group, Parts.from_group(group), params, [p.grad for p in params], ranks, [])
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """One row per parameter: the parameter, its gradient, its state."""
+        width = len(self.state) // len(self.params) if self.params else 1
+        states = [self.state[i * width : (i + 1) * width] for i in range(len(self.params))]
+        return [(p, grad, *state) for p, grad, state in zip(self.params, self.grads, states, strict=True)]
+
+    def select(self, indices: Sequence[int]) -> "Gathered":
+        """The parameters with these indices."""
+        if len(indices) == len(self.params):
+            return self
+        width = 1 + len(self.parts.buffers())
+        return self._replace(
+            params=[self.params[i] for i in indices],
+            grads=[self.grads[i] for i in indices],
+            ranks=[self.ranks[i] for i in indices],
+            state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
+        )
+
+    def name_of(self, i: int) -> str:
+        """The name of a parameter in messages."""
+        return parameter_name(self.group, self.ranks[i] - self.first_rank, f"group {self.group_index}")
+
+    def states(self) -> list[State]:
+        """The state of each parameter."""
+        names = ("step", *self.parts.buffers())
+        rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group") -> str:
+    """The name of a parameter in messages."""
+    names = group.get("param_names") or ()
+    return f"parameter {names[i]!r}" if i < len(names) else f"parameter {i} of {group_name}"
+
+
+def begin_state(
+    state: State,
+    p: Tensor,
+    group: dict[str, Any],
+    buffers: dict[str, Initial],
+    scalar_device: torch.device,
+    grad_scale: Tensor | None,
+) -> None:
+    """Make the state that a parameter lacks: all of it at first, or the buffers of a part that was chosen later."""
+    if state.keys() >= {"step", *buffers}:
+        return
+    state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalar_device))
+    assert p.grad is not None
+    raw = to_working_dtype(p.grad) if grad_scale is None else to_working_dtype(p.grad) / grad_scale
+    g = gradient(to_working_dtype(p), raw, group)
+    if g.stride() != p.stride() and not p.is_complex():
+        g = torch.empty_like(p, dtype=g.dtype).copy_(g)  # state has the memory layout of its parameter
+    for name, initial in buffers.items():
+        if name in state:
+            continue
+        value = initial(g if initial is first_gradient else g.detach())
+        if initial is scalar_one:
+            state[name] = value.to(scalar_device)
+        else:
+            state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(state_dtype(p, group))
+
+
+def state_dtype(p: Tensor, group: dict[str, Any]) -> torch.dtype:
+    """The dtype of a parameter's state buffers in this group."""
+    if group["state_dtype"] is not None and not p.is_complex():
+        return cast(torch.dtype, getattr(torch, group["state_dtype"]))
+    return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+
+
+def invalid_count(step: Tensor) -> Reason:
+    """Why this step count cannot be advanced."""
+    return Reason(f"its state 'step' is {step.item():g}, and steps are counted from 0")
+
+
+def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bucket]:
+    """Count the steps, and split a group into buckets of parameters that can move together."""
+    if not gathered.params:
+        return
+    states, group = gathered.states(), gathered.group
+    for indices, t, as_list in _count_and_split(gathered, [state["step"] for state in states]):
+        part, part_states = gathered.select(indices), [states[i] for i in indices]
+        yield Bucket(part.parts, group, part.params, part.grads, part_states, part.ranks, t, as_list, grad_scale)
+
+
+def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
+    """Advance the step counts, and yield the parameters of each bucket: (indices, step count, whether as a list)."""
+    group, params = gathered.group, gathered.params
+    compiling = torch.compiler.is_compiling()
+    on_device = group["capturable"] or compiling
+    for i, step in enumerate(steps if not on_device else ()):
+        if not step.item() >= 0:
+            raise RuntimeError(f"{gathered.name_of(i)} cannot be stepped: {invalid_count(step)}")
+    torch._foreach_add_(steps, 1)
+    foreach = group["foreach"]
+    if foreach is None:
+        _, foreach = _default_to_fused_or_foreach(params, group["differentiable"] or compiling)
+    if not foreach:
+        for i, step in enumerate(steps):
+            yield [i], step if on_device else step.item(), False
+        return
+    by_kind: dict[Any, list[int]] = {}
+    for i, (p, step) in enumerate(zip(params, steps, strict=True)):
+        by_kind.setdefault((p.device, p.dtype, None if on_device else step.item()), []).append(i)
+    for (_, _, t), indices in by_kind.items():
+        yield indices, cast(Tensor, TensorList([steps[i] for i in indices])) if on_device else t, True
