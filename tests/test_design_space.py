@@ -12,8 +12,8 @@ import torch
 
 import aimopt
 from aimopt import AIM, Belief, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
-from aimopt.parts.component import Component, Correction, Filter, Geometry
-from optimizer_driver import MATRICES, assert_same, count_paths, drive, flat, parameters, push
+from aimopt.parts.component import Component, Correction, Filter, Geometry, Initial, State, StepCount, scalar, zeros
+from optimizer_driver import MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
 
 
 def final(axis: type[Component]) -> list[Any]:
@@ -111,7 +111,7 @@ def test_table_1_of_the_paper_can_be_constructed() -> None:
 def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
     from torch import Tensor
 
-    from aimopt.parts.component import State, Step
+    from aimopt.parts.component import State, StepCount
 
     @dataclass(frozen=True)
     class Softened(Geometry):
@@ -120,7 +120,7 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
         width: float = 1.0
         linear = False
 
-        def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
             return None
 
         def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -140,6 +140,51 @@ def test_a_new_geometry_in_ten_lines_gets_every_path() -> None:
 
     with pytest.raises(TypeError, match="give yours another name"):
         type("Sign", (Geometry,), {})
+
+
+@dataclass(frozen=True)
+class Normalized(Filter):
+    """An average that divides by the sum of its weights, which is a number of its own state."""
+
+    beta: float = 0.9
+
+    @property
+    def pole(self) -> float:
+        return self.beta
+
+    def buffers(self) -> dict[str, Initial]:
+        return {"exp_avg": zeros, "weight_sum": scalar(0.0)}
+
+    def update(self, state: State, g: torch.Tensor, t: StepCount) -> tuple[torch.Tensor, torch.Tensor]:
+        e = state["exp_avg"].mul_(self.beta).add_(g, alpha=1 - self.beta)
+        w = state["weight_sum"].mul_(self.beta).add_(1 - self.beta)
+        return e / w, g
+
+
+@pytest.mark.usefixtures("float64_scalars")
+@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_a_users_part_may_store_a_number_that_starts_anywhere(options: dict[str, Any]) -> None:
+    ends = []
+    for filter in (Normalized(), aimopt.EMA(0.9, bias_correction=True)):
+        params = parameters()
+        optimizer = build(params, (filter, aimopt.Adaptive(), aimopt.Direct()), **options)
+        advance(optimizer, params, 5)
+        ends.append(flat(params))
+        if isinstance(filter, Normalized):
+            assert all(float(optimizer.state[p]["weight_sum"]) == pytest.approx(1 - 0.9**5) for p in params)
+            state_dict = optimizer.state_dict()
+            optimizer.load_state_dict(state_dict)
+    assert_same(ends[0], ends[1])
+
+
+def test_a_buffer_without_an_initial_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Careless(Normalized):
+        def buffers(self) -> dict[str, Initial]:
+            return {"exp_avg": cast(Any, torch.zeros_like)}
+
+    with pytest.raises(ValueError, match=r"Careless.*must say with an Initial how 'exp_avg' starts"):
+        build(parameters(), (Careless(), aimopt.Adaptive(), aimopt.Direct()))
 
 
 def test_a_users_part_may_use_methods_without_a_multi_tensor_kernel() -> None:

@@ -59,7 +59,7 @@ def test_an_untied_head_is_decayed_but_is_not_a_matrix() -> None:
     assert names(decayed["params"]) == {"head.weight"}
     assert {"embed.weight", "norm.weight", "norm.bias", "hidden.bias", "scale"} <= names(kept["params"])
     everything = split.all(weight_decay=0.1)
-    assert sum(len(group["params"]) for group in everything) == len(split.choices)
+    assert sum(len(group["params"]) for group in everything) == len(split.decisions)
     assert "hidden.weight" in names(everything[0]["params"])
 
 

@@ -198,12 +198,12 @@ def test_an_invalid_value_that_is_set_later_is_refused_at_the_next_step() -> Non
 
 
 def test_the_warning_for_ell_above_lr_is_shown_once() -> None:
-    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+    with pytest.warns(UserWarning, match=r"ell exceeds the learning rate: ell/lr is 5 at lr=0.1"):
         optimizer = aimopt.RADAR(parameters(), lr=0.1, ell=0.5)
     advance(optimizer, optimizer.param_groups[0]["params"], 2)  # a second warning would be an error
-    with pytest.warns(UserWarning, match=r"ell=0.2 exceeds the learning rate 0.1"):
+    with pytest.warns(UserWarning, match=r"ell exceeds the learning rate: ell/lr is 2 at lr=0.1"):
         aimopt.RADAR(parameters(), lr=0.1, ell_ratio=2.0)
-    with pytest.warns(UserWarning, match=r"ell=0.5 exceeds the learning rate 0.1"):
+    with pytest.warns(UserWarning, match=r"ell exceeds the learning rate: ell/lr is 5 at lr=0.1"):
         aimopt.RADAR(parameters(), lr=torch.tensor(0.1), ell=0.5)
     params = parameters()
     optimizer = aimopt.RADAR(params, lr=0.1, ell=0.05)

@@ -98,7 +98,17 @@ other = aimopt.RADAR(parameters())
 other.load_state_dict(radar.state_dict())
 assert other.param_groups[0]["verbosity"] == "none"  # adopted_from="none"
 assert aimopt.groups.combine(aimopt.RADAR(parameters(), verbosity="low")).defaults["verbosity"] == "low"
-print("all places know the new option")
+
+def end(**options):
+    (p,) = parameters()
+    p.grad = torch.ones(3)
+    aimopt.AIM([p], 0.5, filter=aimopt.EMA(0.0), geometry=aimopt.Euclidean(), **options).step()
+    return p.tolist()
+
+for fused in (True, False):
+    assert end(halved=True, fused=fused) == [0.75] * 3 and end(fused=fused) == [0.5] * 3
+assert aimopt.theory.response(aimopt.EMA(0.9)).first_steps(2).gain[0] == 1
+print("all places know the new options")
 """
 
 
@@ -108,10 +118,15 @@ def test_adding_one_line_to_the_table_is_enough(tmp_path: Path) -> None:
     table = package / "step" / "options.py"
     option = 'Option("none", "How much to print.", choices=("none", "low"), adopted_from="none")'
     line = f"    verbosity: Annotated[str, {option}]\n"
+    line += '    halved: Annotated[bool, Option(False, "Halve the gradient.", in_arithmetic=True)]\n'
     text = table.read_text()
     head, declaration, rest = text.rpartition("    maximize: Annotated[bool, Option(False")
     assert declaration
     table.write_text(head + line + declaration + rest)
+    move = package / "step" / "move.py"
+    arithmetic = 'g = -raw if group["maximize"] else raw\n'
+    assert arithmetic in move.read_text()
+    move.write_text(move.read_text().replace(arithmetic, f'{arithmetic}    g = g * 0.5 if group["halved"] else g\n'))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", CODE],
         capture_output=True,
@@ -120,4 +135,4 @@ def test_adding_one_line_to_the_table_is_enough(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
     )
-    assert done.stdout == "all places know the new option\n", done.stderr
+    assert done.stdout == "all places know the new options\n", done.stderr

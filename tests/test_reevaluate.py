@@ -11,7 +11,7 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM, EMA, Adaptive, Direct, Euclidean, FixedPoint, Relativistic
-from aimopt.parts.component import Attempt, Correction, Displacement
+from aimopt.parts.component import Attempt, Correction, DisplacementInputs
 from aimopt.parts.tensor_list import inner
 from optimizer_driver import assert_same, flat, parameters
 
@@ -25,15 +25,15 @@ class Extragradient(Correction):
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
         return 1.0
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return step.P(step.g) * step.lr
 
     def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
         for attempt in attempts:
-            attempt.place(attempt.step.P(attempt.step.m) * attempt.step.lr * self.trial)
+            attempt.place(attempt.inputs.P(attempt.inputs.m) * attempt.inputs.lr * self.trial)
         yield
         for attempt in attempts:
-            attempt.place(self.displacement(attempt.step._replace(g=attempt.gradient())))
+            attempt.place(self.displacement(attempt.inputs._replace(g=attempt.gradient())))
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class BarzilaiBorwein(Correction):
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
         return 0.0
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return step.P(step.m) * step.lr
 
     def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        s = [self.displacement(attempt.step) for attempt in attempts]
+        s = [self.displacement(attempt.inputs) for attempt in attempts]
         for attempt, si in zip(attempts, s, strict=True):
             attempt.place(si)
         yield
-        y = [attempt.step.g - attempt.gradient() for attempt in attempts]
+        y = [attempt.inputs.g - attempt.gradient() for attempt in attempts]
         size = sum(inner(si, si) for si in s) / sum(inner(si, yi) for si, yi in zip(s, y, strict=True))
         for attempt in attempts:
-            attempt.place(attempt.step.P(attempt.step.m) * (size * self.damping * attempt.step.lr))
+            attempt.place(attempt.inputs.P(attempt.inputs.m) * (size * self.damping * attempt.inputs.lr))
 
 
 def quadratic(params: Sequence[Tensor], curvature: float = 2.0) -> Any:

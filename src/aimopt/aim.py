@@ -92,7 +92,7 @@ class AIM(Optimizer):
         super().__init_subclass__()
         cls.__signature__ = expanded_signature(cls.__init__)  # type: ignore[attr-defined]
         cls.__doc__ = documented(cls.__doc__)
-        cls.__init__ = explained(cls.__init__, AIM.__subclasses__)  # type: ignore[method-assign]
+        cls.__init__ = explained(cls.__init__, AIM.__subclasses__, Parts._fields)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype, scalar_one
+from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype
 from aimopt.step.gather import state_dtype
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import is_expanded, why_too_short
@@ -190,7 +190,7 @@ def _adapt_state(
         elif not isinstance(state[key], (int, float, str)):
             raise ValueError(f"{name}: the checkpoint's {key!r} is a {type(state[key]).__name__}, which is no state")
     for key, initial in buffers.items():
-        if initial is scalar_one:
+        if initial.scalar:
             state[key] = _scalar(p, state[key], key, name)
         else:
             _check_buffer(p, state[key], key, name)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import Component, Correction, Filter, Geometry, Parts, is_finite
-from aimopt.parts.corrections import Residual
+from aimopt.parts.component import AXES, Parts, is_finite
 from aimopt.step.gather import parameter_name
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import why_too_short
@@ -129,12 +128,9 @@ def _check_matrices(group: dict[str, Any], geometry: str) -> None:
             )
 
 
-_AXES: dict[str, type[Component]] = {"filter": Filter, "geometry": Geometry, "correction": Correction}
-
-
 def check_part(part: Any, axis: str) -> Any:
     """Refuse a value that is not a part of this axis, or a part with a field that a group uses otherwise."""
-    base = _AXES[axis]
+    base = AXES[axis]
     if not isinstance(part, base):
         raise ValueError(f"{axis} must be a {base.__name__}, such as those in aimopt, got {part!r}")
     for name in part.hyperparameters():
@@ -145,16 +141,15 @@ def check_part(part: Any, axis: str) -> Any:
 
 def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:
     """The warning for an ℓ above the learning rate, or None."""
-    if not isinstance(parts.correction, Residual):
-        return None
     lr = group["lr"]
     if isinstance(lr, Tensor) and lr.device.type != "cpu":
         return None  # comparing would wait for the device
     lr = float(lr.detach() if isinstance(lr, Tensor) else lr) * parts.filter.gain
-    ell = parts.correction.ell_at(lr, parts.filter.pole)
-    if ell <= lr:
+    # A tensor in place of 0, because Python refuses to divide by 0.
+    ratio = parts.correction.ratio(lr or torch.zeros((), device="cpu"), parts.filter.pole)
+    if not ratio > 1:
         return None
     return (
-        f"ell={ell:g} exceeds the learning rate {lr:g}; the theory needs ell ≤ lr. "
+        f"ell exceeds the learning rate: ell/lr is {float(ratio):g} at lr={lr:g}; the theory needs ell ≤ lr. "
         "Use ell_ratio ≤ 1 to let ell follow a learning-rate schedule. (This warning is shown once.)"
     )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aimopt.parts.corrections import FixedPoint, Residual
 from aimopt.parts.filters import OnePole
 from aimopt.parts.tensor_list import TensorList, inner
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 Log = Callable[[str, float, int], Any]
 
 
-class Record(NamedTuple):
+class MoveSums(NamedTuple):
     """The sums of one move."""
 
     sums: Tensor
@@ -45,7 +44,7 @@ class Diagnostics:
         self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False
-        self._records: list[list[Record]] = []
+        self._records: list[list[MoveSums]] = []
         optimizer.observers.append(self)
 
     def remove(self) -> None:
@@ -69,7 +68,7 @@ class Diagnostics:
             pairs = (residual, residual), (g, g), (m, m), (g, m), (displacement, displacement), (move.p, move.p)
             sums = torch.stack([inner(x, y) for x, y in pairs])
         t = move.t.items[0] if isinstance(move.t, TensorList) else move.t
-        self._records[group].append(Record(sums, move.parts, move.lr, t))
+        self._records[group].append(MoveSums(sums, move.parts, move.lr, t))
 
     def end(self) -> None:
         """Called by the optimizer after a step."""
@@ -83,7 +82,7 @@ class Diagnostics:
         return [_figures(records) if records else {} for records in self._records]
 
 
-def _figures(records: list[Record]) -> dict[str, float]:
+def _figures(records: list[MoveSums]) -> dict[str, float]:
     total = torch.stack([record.sums.double().cpu() for record in records]).sum(0).tolist()
     residual, gg, mm, gm, update, parameter = total
     figures = {
@@ -97,12 +96,12 @@ def _figures(records: list[Record]) -> dict[str, float]:
     return figures if nu is None else {**figures, "nu": nu}
 
 
-def _nu(record: Record) -> float | None:
+def _nu(record: MoveSums) -> float | None:
     """The weight of the average, if the step is P(ν·e + (1−ν)·g)."""
     filter, geometry, correction = record.parts
     if not isinstance(filter, OnePole) or correction.evaluates_again:
         return None
-    if isinstance(correction, Residual) and not (isinstance(correction, FixedPoint) and geometry.linear):
+    if correction.prediction != (1.0,) or (correction.maps_residual and not geometry.linear):
         return None
     return filter.average_weight * (1 - float(correction.ratio(record.lr, filter.pole)))
 

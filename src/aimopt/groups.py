@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from aimopt.aim import AIM
+from aimopt.messages.text_table import text_table
 from aimopt.parts.component import Parts
 from aimopt.step.options import OPTIONS
 
@@ -40,26 +41,26 @@ class Decision:
 class Split:
     """The parameters of a model, with a decision for each."""
 
-    choices: list[Decision]
+    decisions: list[Decision]
     frozen: list[str] = field(default_factory=list)
 
     @property
     def matrices(self) -> list[tuple[str, Tensor]]:
         """The hidden matrices, with their names."""
-        return [(c.name, c.parameter) for c in self.choices if c.matrix]
+        return [(c.name, c.parameter) for c in self.decisions if c.matrix]
 
     def rest(self, *, weight_decay: float) -> list[dict[str, Any]]:
         """All other parameters as two groups, one decayed and one not; an empty group is left out."""
-        return self._by_decay([c for c in self.choices if not c.matrix], weight_decay)
+        return self._by_decay([c for c in self.decisions if not c.matrix], weight_decay)
 
     def all(self, *, weight_decay: float) -> list[dict[str, Any]]:
         """All parameters as two groups, one decayed and one not, for an optimizer that takes any shape."""
-        return self._by_decay(self.choices, weight_decay)
+        return self._by_decay(self.decisions, weight_decay)
 
     @staticmethod
-    def _by_decay(choices: Iterable[Decision], weight_decay: float) -> list[dict[str, Any]]:
+    def _by_decay(decisions: Iterable[Decision], weight_decay: float) -> list[dict[str, Any]]:
         groups = [
-            {"params": [(c.name, c.parameter) for c in choices if c.decay is decay], "weight_decay": value}
+            {"params": [(c.name, c.parameter) for c in decisions if c.decay is decay], "weight_decay": value}
             for decay, value in ((True, weight_decay), (False, 0.0))
         ]
         return [group for group in groups if group["params"]]
@@ -69,13 +70,10 @@ class Split:
         rows = [("parameter", "shape", "matrix", "decay", "reason")]
         rows += [
             (c.name, "×".join(map(str, c.parameter.shape)) or "scalar", _yes(c.matrix), _yes(c.decay), c.reason)
-            for c in self.choices
+            for c in self.decisions
         ]
         rows += [(name, "", "", "", "frozen: left out") for name in self.frozen]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        return "\n".join(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
-        )
+        return text_table(rows)
 
 
 def _yes(value: bool) -> str:
@@ -101,7 +99,7 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
     result = Split([])
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            result.choices.append(_decide(name, parameter, owners[id(parameter)], head))
+            result.decisions.append(_decide(name, parameter, owners[id(parameter)], head))
         else:
             result.frozen.append(name)
     return result

@@ -14,7 +14,7 @@ from aimopt import AIM, FixedPoint, Relativistic
 from aimopt.kernels import program_of
 from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.program import Program
-from aimopt.parts.component import Geometry, Parts, State, Step
+from aimopt.parts.component import Geometry, Parts, State, StepCount
 from optimizer_driver import assert_same
 
 PLAIN: dict[str, Any] = dict(foreach=False, fused=False)
@@ -50,7 +50,7 @@ class Elaborate(Geometry):
     width: float = 0.5
     linear = False
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         small = (g.abs() + 1e-4).log().exp().clamp(min=1e-3, max=1e3)
         near = torch.where(g == 0, 1.0, small.pow(1.5) + g.tanh() ** 3 + (1e-3 * g).tanh().square())
         return near.maximum(torch.zeros_like(g)) + small.minimum(g.square()).reciprocal().rsqrt() + self.width

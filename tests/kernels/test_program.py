@@ -12,7 +12,7 @@ import aimopt
 from aimopt import AIM, EMA, Adaptive, Euclidean, kernels
 from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Geometry, Parts, State, Step, zeros
+from aimopt.parts.component import Geometry, Parts, State, StepCount, zeros
 from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
 
 
@@ -72,7 +72,7 @@ class Odd(Geometry):
 
     linear = False
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         scale = torch.where(t > 3, 2.0, 1.0) if not isinstance(t, float) else (2.0 if t > 3 else 1.0)
         return (g.abs().clamp(1e-3, 2.0) + 0.1).log().tanh().square().exp() * scale
 
@@ -100,7 +100,7 @@ class Normalized(Geometry):
 
     linear = False
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -113,7 +113,7 @@ class Branching(Geometry):
 
     linear = True
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         return g.abs() if t > 3 else g.square()
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -127,7 +127,7 @@ class Masked(Geometry):
 
     linear = True
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -166,7 +166,7 @@ def test_a_part_with_an_unhashable_field_steps_unfused() -> None:
         weights: Any = (1.0, 2.0)
         linear = True
 
-        def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+        def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
             return None
 
         def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -186,7 +186,7 @@ def geometry(update: Any, apply: Any = None, buffers: tuple[str, ...] = ()) -> G
         def buffers(self) -> dict[str, Any]:
             return dict.fromkeys(buffers, zeros)
 
-        def update(self, state: State, g: Tensor, t: Step, pole: float) -> Any:
+        def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Any:
             return update(state, g, t)
 
         def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -195,13 +195,13 @@ def geometry(update: Any, apply: Any = None, buffers: tuple[str, ...] = ()) -> G
     return Written()
 
 
-def lag(state: State, g: Tensor, t: Step) -> Tensor:
+def lag(state: State, g: Tensor, t: StepCount) -> Tensor:
     state["old"].copy_(state["new"])
     state["new"].mul_(0.9).add_(g, alpha=0.1)
     return state["old"]
 
 
-def swap(state: State, g: Tensor, t: Step) -> Tensor:
+def swap(state: State, g: Tensor, t: StepCount) -> Tensor:
     state["new"].add_(g)
     kept = state["new"].clone()
     state["new"].copy_(state["old"])
@@ -209,7 +209,7 @@ def swap(state: State, g: Tensor, t: Step) -> Tensor:
     return state["old"] - 2 * state["new"]
 
 
-def rotate(state: State, g: Tensor, t: Step) -> Tensor:
+def rotate(state: State, g: Tensor, t: StepCount) -> Tensor:
     kept = state["a"].clone()
     state["a"].copy_(state["b"])
     state["b"].copy_(state["c"])
@@ -217,7 +217,7 @@ def rotate(state: State, g: Tensor, t: Step) -> Tensor:
     return state["a"] + state["b"]
 
 
-def augmented(state: State, g: Tensor, t: Step) -> Tensor:
+def augmented(state: State, g: Tensor, t: StepCount) -> Tensor:
     e = state["new"]
     e *= 0.9
     e += g
@@ -226,22 +226,22 @@ def augmented(state: State, g: Tensor, t: Step) -> Tensor:
     return e
 
 
-def rebound(state: State, g: Tensor, t: Step) -> Tensor:
+def rebound(state: State, g: Tensor, t: StepCount) -> Tensor:
     state["new"] = state["new"] * 0.9 + g
     return state["new"]
 
 
-def compared(state: State, g: Tensor, t: Step) -> Tensor:
+def compared(state: State, g: Tensor, t: StepCount) -> Tensor:
     state["old"].copy_(state["new"])
     state["new"].copy_(g)
     return torch.where(state["old"].sign() == g.sign(), 1.0, 2.0) + (g >= 0.1) * 0.5 + (g <= -0.1) * 0.25
 
 
-def functional(state: State, g: Tensor, t: Step) -> Tensor:
+def functional(state: State, g: Tensor, t: StepCount) -> Tensor:
     return torch.maximum(g, torch.abs(g) * 0.5) + torch.sqrt(torch.abs(g))
 
 
-def counted_on_numbers(state: State, g: Tensor, t: Step) -> Tensor:
+def counted_on_numbers(state: State, g: Tensor, t: StepCount) -> Tensor:
     return torch.zeros_like(g).log().exp() + g
 
 
@@ -299,7 +299,7 @@ def test_rounding_by_adding_a_large_number_is_preserved() -> None:
 def test_a_long_program_that_reads_a_buffer_at_its_end_is_scheduled_quickly() -> None:
     """Every iteration doubles the paths from the buffer's last reader to its first: there are 2⁶⁰ of them."""
 
-    def read_before_it_changes(state: State, g: Tensor, t: Step) -> Tensor:
+    def read_before_it_changes(state: State, g: Tensor, t: StepCount) -> Tensor:
         before = state["s"].clone()
         state["s"].add_(g)
         return before
@@ -324,7 +324,7 @@ def test_a_program_that_needs_too_many_registers_is_refused() -> None:
 
 
 def test_after_a_change_to_an_untraceable_part_the_old_program_is_not_used() -> None:
-    def failing(state: State, g: Tensor, t: Step) -> Tensor:
+    def failing(state: State, g: Tensor, t: StepCount) -> Tensor:
         if not isinstance(g, Tensor):
             raise ValueError("not for symbols")
         return g

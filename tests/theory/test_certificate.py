@@ -306,6 +306,14 @@ def test_a_search_over_all_constants_finds_the_same_edge_and_no_better_bound() -
                 assert c.C_v / c.d2 <= best * 1.005
 
 
+def test_one_batch_size_is_that_of_every_step() -> None:
+    c = certificate(L=1.0, sigma2=2.0, nu_min=0.5, nu_max=1.0, lr=0.001)
+    assert c.bound(50, 3.0, 8, lowest=1.0) == pytest.approx(c.bound(50, 3.0, [8] * 50, lowest=1.0), rel=1e-12)
+    assert c.bound(10**7, 1.0, 8) == pytest.approx(c.floor(8) + 1 / (c.d2 * 10**7), rel=1e-12)
+    with pytest.raises(ValueError, match="per step"):
+        c.bound(50, 3.0, [8])
+
+
 def test_batch_sizes_may_grow() -> None:
     c = certified(0.5, 0.1, 0.1, fraction=0.5, L=1.0, sigma2=2.0, nu_min=0.5, nu_max=1.0)
     sizes = [1, 2, 4, 8]
@@ -352,7 +360,7 @@ def test_an_infeasible_setting_says_which_condition_fails(lr: float, message: st
     with pytest.raises(ValueError, match=message):
         c.floor(10)
     assert "no certificate for η=" in str(c)
-    limit = float(c.reason.rsplit("lower lr below ", 1)[1].split()[0])
+    limit = float(str(c.reason).rsplit("lower lr below ", 1)[1].split()[0])
     assert certificate(lr=0.999 * limit, ell=0.999 * limit * 1e-5 / lr).feasible
     assert not certificate(lr=1.001 * limit, ell=1.001 * limit * 1e-5 / lr).feasible
 

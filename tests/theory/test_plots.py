@@ -81,7 +81,7 @@ def test_the_red_line_of_the_stability_map_is_the_edge() -> None:
 def _rgba() -> Any:
     from matplotlib.colors import to_rgba
 
-    return to_rgba(plots.RED)
+    return to_rgba(plots.VERMILION)
 
 
 @pytest.mark.parametrize(("lr", "sigma2"), [(5e-3, 0.1), (5e-3, 0.0)])

@@ -29,7 +29,7 @@ from aimopt import (
     Secant,
     theory,
 )
-from aimopt.parts.component import Attempt, Correction, Displacement, Filter, State, Step, Transfer
+from aimopt.parts.component import Attempt, Correction, DisplacementInputs, Filter, State, StepCount, Transfer
 from aimopt.parts.corrections import Residual
 
 Make = Callable[[list[Tensor]], AIM]
@@ -249,7 +249,7 @@ class Uphill(Filter):
 
     pole = 0.0
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return -g, g
 
     def transfer(self) -> Transfer:
@@ -262,7 +262,7 @@ class Third(Residual):
 
     prediction = (3.0, -3.0, 1.0)
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return step.m
 
 
@@ -270,7 +270,7 @@ class Third(Residual):
 class Twice(Residual):
     """A user's correction that evaluates the gradient a second time."""
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return step.m
 
     def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:

@@ -31,7 +31,7 @@ from aimopt import (
     Sign,
     theory,
 )
-from aimopt.parts.component import Filter, Parts, State, Step, Transfer
+from aimopt.parts.component import Filter, Parts, State, StepCount, Transfer
 from aimopt.parts.filters import Coefficients, OnePole
 
 Make = Callable[[list[Tensor]], AIM]
@@ -224,7 +224,7 @@ FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswit
 def test_every_filter_does_what_it_declares(filter: Filter) -> None:
     """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
     quiet, after = 1200, 60
-    state = {name: new(torch.zeros(1)).double() for name, new in filter.buffers().items()}
+    state = {name: initial.make(torch.zeros(1)).double() for name, initial in filter.buffers().items()}
     got = []
     for k in range(quiet + after):
         g = torch.full((1,), float(k == quiet), dtype=torch.float64)
@@ -283,7 +283,7 @@ class Leaky(OnePole):
     def pole(self) -> float:
         return 0.5
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         return Coefficients(0.5, 0.5, 0.7, 0.3)
 
 
@@ -304,7 +304,7 @@ class Odd(Filter):
     def pole(self) -> float:
         return self.decay
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return g, g
 
     def transfer(self) -> Transfer:

@@ -166,7 +166,7 @@ def _certify(arguments: argparse.Namespace) -> None:
     if c.feasible:
         print(f"\n  {'steps':>9}  {'bound of the mean ‖∇L‖²':>25}")
         for power in range(2, 8):
-            print(f"  {10**power:>9}  {arguments.start / (c.d2 * 10**power) + c.floor(arguments.batch):>25.4g}")
+            print(f"  {10**power:>9}  {c.bound(10**power, arguments.start, arguments.batch):>25.4g}")
         print(f"  {'infinity':>9}  {c.floor(arguments.batch):>25.4g}")
     figure = plots.certificate(c, arguments.start, arguments.batch)
     _print_written(plots.save(figure, arguments.picture))

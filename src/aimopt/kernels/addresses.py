@@ -119,7 +119,7 @@ class Locator:
             table = tables.setdefault(key, AddressTable(*key, [], [], array("q")))
             table.members.append(i)
             table.scalars.append(scalars[i])
-            table.rows.extend(_row(p, ranks[i], scalars[i], buffers[i]))
+            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i]))
         reached = {checked.snapshot.plain_indices[i] for i in reachable}
         return Coverage(
             list(tables.values()),
@@ -128,12 +128,12 @@ class Locator:
         )
 
 
-def _row(p: Tensor, rank: int, scalars: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[int]:
-    """A row of an address table. The gradient's address is set at every step."""
-    layout = RowLayout(len(scalars), len(buffers) + 2)
+def address_row(streams: Sequence[Tensor], scalars: Sequence[Tensor] = (), rank: int = 0) -> list[int]:
+    """A row of an address table. The parameter is the first stream, the gradient the last one."""
+    layout, p = RowLayout(len(scalars), len(streams)), streams[0]
     row = [0] * layout.width
     row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
-    row[layout.FIRST_SCALAR : layout.gradient] = [x.data_ptr() for x in (*scalars, p, *buffers)]
+    row[layout.FIRST_SCALAR :] = [x.data_ptr() for x in (*scalars, *streams)]
     return row
 
 

@@ -3,6 +3,7 @@
     TYPES, RowLayout               the dtypes of a program's streams, and one row of an address table
     ELEMENT_OPS, UNIFORM_OPS       the operations: their operands, and how they are written in C++ and Triton
     INSTRUCTION, PROGRAM_COUNTS    the C structures that the CPU kernel reads
+    FUNCTIONS                      the functions of the native library
 
 Python imports this module. C++ includes `cpu/layout.h` and the two lists of cases `cpu/*_ops.inc`, which
 `cpu/header.py` generates from this module. They are committed, and a test compares them. Nothing here needs torch.
@@ -157,6 +158,58 @@ PROGRAM_ARRAYS = {
 }
 MAX_REGISTERS = 64
 INSTRUCTION_SETS = {"baseline": "baseline", "avx2": "AVX2", "avx512": "AVX-512", "neon": "NEON"}
+
+
+class Function(NamedTuple):
+    """A function of the native library: aimopt_<name>."""
+
+    result: str  # its C type
+    arguments: tuple[tuple[str, str], ...] = ()  # (C type, name)
+
+
+_RECORDED = (("const aimopt::Torch *", "torch"), ("const int64_t *", "tensors"))
+FUNCTIONS = {
+    "layout": Function("const char *"),  # the fingerprint of the contracts that it was built from
+    "best_isa": Function("int32_t"),  # a position in INSTRUCTION_SETS
+    "shares_torch_threads": Function("int32_t"),
+    # Step the tensors of an address table. The result is -1, or the first row with an invalid step count.
+    "step": Function(
+        "int64_t",
+        (
+            ("const aimopt::Program *", "program"),
+            ("const int64_t *", "table"),
+            ("int64_t", "tensors"),
+            ("const int32_t *", "scalar_types"),
+            ("int32_t", "scalars"),
+            ("int32_t", "isa"),
+            ("int32_t", "threads"),
+        ),
+    ),
+    # Add the gradient to all other streams of an address table without scalars, in float32.
+    "stream": Function(
+        "void", (("const int64_t *", "table"), ("int64_t", "tensors"), ("int32_t", "streams"), ("int32_t", "threads"))
+    ),
+    "memory_record": Function(
+        "int64_t", (*_RECORDED, ("int64_t", "count"), ("int64_t *", "record"), ("int64_t", "room"))
+    ),
+    "memory_compare": Function(
+        "int32_t",  # one of COMPARISON
+        (
+            *_RECORDED,
+            ("int64_t", "written"),
+            ("int64_t", "grads"),
+            ("const int64_t *", "record"),
+            ("const int64_t *", "extents"),
+            ("const int64_t *", "starts"),
+            ("const int64_t *", "ends"),
+            ("int64_t", "spans"),
+            ("int64_t *", "addresses"),
+        ),
+    ),
+}
+# The results of comparing tensors with their record.
+COMPARISON = ("changed", "unchanged", "overlapping")
+CHANGED, UNCHANGED, OVERLAPPING = range(len(COMPARISON))
 
 # The record of one tensor in `cpu/memory.cpp`: these integers, then its sizes, then its strides.
 TENSOR_RECORD = ("address", "offset", "storage_bytes", "dtype", "device_type", "device_index", "dim")

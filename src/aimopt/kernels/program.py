@@ -14,6 +14,7 @@ any optimizer is stated here: every element-wise component has a program, also o
 
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor
@@ -21,8 +22,8 @@ from torch import Tensor
 from aimopt.kernels.layout import MAX_REGISTERS
 from aimopt.kernels.peephole import Drafts, draft
 from aimopt.kernels.symbols import Graph, Node, Number, Untraceable
-from aimopt.parts.component import Parts, scalar_one
-from aimopt.step.move import Move
+from aimopt.parts.component import Parts
+from aimopt.step.move import GROUP_KEYS, Move
 
 STEP, LR, SCALE = "step", "lr", "grad_scale"
 
@@ -56,19 +57,20 @@ class StepNumbers(NamedTuple):
     found_inf: Tensor | None = None  # a GradScaler's: nonzero skips the step, which only the device knows
 
 
+_values_of = itemgetter(*GROUP_KEYS)
+
+
 class ProgramKey(NamedTuple):
     """Everything that determines the program of a step: equal keys have equal programs."""
 
     parts: Parts
-    weight_decay: float
-    decoupled_weight_decay: bool | str
-    maximize: bool
+    group_values: tuple[Any, ...]  # of GROUP_KEYS
     scaled: bool  # whether gradients are still multiplied by a GradScaler's scale
 
     @classmethod
     def from_group(cls, parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> "ProgramKey":
         """The key of a parameter group's step."""
-        return cls(parts, group["weight_decay"], group["decoupled_weight_decay"], group["maximize"], scaled)
+        return cls(parts, _values_of(group), scaled)
 
 
 @lru_cache(maxsize=1024)
@@ -77,10 +79,10 @@ def fuse(key: ProgramKey) -> Program:
     if key.parts.correction.evaluates_again:
         raise Untraceable(f"{type(key.parts.correction).__name__} evaluates the closure more than once per step")
     graph, buffers = Graph(), key.parts.buffers()
-    scalars = [name for name, initial in buffers.items() if initial is scalar_one]
+    scalars = [name for name, initial in buffers.items() if initial.scalar]
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
-    group = {**key._asdict(), "lr": graph.number(LR)}
+    group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR)}
     raw = g / graph.number(SCALE) if key.scaled else g
     raw.node()  # unscale before any other arithmetic: the square of a large scale overflows
     # A `Symbol` behaves like a tensor in the arithmetic of a move.

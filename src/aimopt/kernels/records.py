@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels.cpu.library import Library, library, torch_functions
-from aimopt.kernels.layout import TENSOR_RECORD
+from aimopt.kernels.layout import CHANGED, OVERLAPPING, TENSOR_RECORD
 from aimopt.messages.reason import Reason
 from aimopt.step.storage import extent, has_storage, is_plain, why_too_short
 
@@ -99,7 +99,7 @@ class NativeRecord:
         if not same_size or not all(map(is_plain, kinds)) or self._read_flags(written, grads) != self._flags:
             return None
         handles = array("q", tensors + list(map(_cdata, grads)))
-        comparison = self._lib.memory_holds(
+        comparison = self._lib.memory_compare(
             self._torch,
             _start(handles),
             len(written),
@@ -111,7 +111,9 @@ class NativeRecord:
             len(self._starts),
             _start(self._addresses),
         )
-        return Gradients(self._addresses.tolist(), comparison == 2) if comparison else None
+        if comparison == CHANGED:
+            return None
+        return Gradients(self._addresses.tolist(), comparison == OVERLAPPING)
 
 
 class ListRecord:

@@ -315,8 +315,6 @@ _OPERATIONS: dict[str, Callable[..., Symbol]] = {
     "ones_like": _constant(1.0),
     "gt": lambda x, y: x > y,
     "ge": lambda x, y: x >= y,
-    **{
-        op: (lambda name: lambda x, *others: _pointwise(name, x, *others))(op)
-        for op in ("sqrt", "abs", "sign", "exp", "log", "tanh", "maximum", "minimum", "lt", "le", "eq")
-    },
 }
+# The others have the names of torch's methods, except `select`, which is torch.where.
+_OPERATIONS |= {op: partial(_pointwise, op) for op in UNIFORM_OPS if op not in (*_OPERATIONS, "select")}

@@ -4,7 +4,6 @@ All optimizers of one comparison step the same parameters with the same gradient
 `streaming` is a plain loop that reads and writes the same bytes as our step, almost without arithmetic.
 """
 
-import ctypes
 import importlib
 import statistics
 from array import array
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 import aimopt
+from aimopt.kernels.addresses import address_row
 from aimopt.kernels.cpu.library import library
 from aimopt.measure.model_shapes import MODELS, Shapes
 from aimopt.measure.timing import Ratio, paired_ratio, state_bytes_per_parameter, time_in_turn
@@ -133,16 +133,11 @@ def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -
     if isinstance(lib, Reason):
         return None
     own_buffers = [[torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim] for p in params]
-    rows = array("q")
-    for p, buffers in zip(params, own_buffers, strict=True):
-        assert p.grad is not None
-        rows.extend([p.numel(), p.grad.data_ptr(), p.data_ptr(), *(x.data_ptr() for x in buffers)])
-    written = 1 + len(own_buffers[0])
+    streams = [(p, *buffers, p.grad) for p, buffers in zip(params, own_buffers, strict=True) if p.grad is not None]
+    rows = array("q", (number for tensors in streams for number in address_row(tensors)))
 
     def stream() -> None:
-        assert own_buffers  # keeps their memory alive while addresses of it are in use
-        arguments = ctypes.c_void_p(rows.buffer_info()[0]), ctypes.c_int64(len(params)), written
-        lib.stream(*arguments, torch.get_num_threads())
+        lib.stream(rows.buffer_info()[0], len(streams), len(streams[0]), torch.get_num_threads())
 
     return stream
 

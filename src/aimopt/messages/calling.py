@@ -7,20 +7,21 @@ RADAR(params, gamma=-1)     ValueError: RADAR: GradientDifference: gamma must be
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from aimopt.messages.spelling import suggestion
 
-PARTS = ("filter", "geometry", "correction")
 # "Multiple values": the named optimizer passes this keyword itself, so its caller cannot.
 _UNEXPECTED = re.compile(r"got (?:an unexpected|multiple values for) keyword argument '(\w+)'")
 
 
-def explained(init: Callable[..., None], relatives: Callable[[], Iterable[type]]) -> Callable[..., None]:
+def explained(
+    init: Callable[..., None], relatives: Callable[[], Iterable[type]], part_names: Collection[str]
+) -> Callable[..., None]:
     """Wrap a constructor so that its errors name the class that was called.
 
-    `relatives` are classes that may accept a keyword that this one does not.
+    `relatives` are classes that may accept a keyword that this one does not. `part_names` are keywords of AIM alone.
     """
 
     @functools.wraps(init)
@@ -32,7 +33,7 @@ def explained(init: Callable[..., None], relatives: Callable[[], Iterable[type]]
             text = str(error)
             unexpected = _UNEXPECTED.search(text)
             if isinstance(error, TypeError) and unexpected and unexpected[1] in kwargs:
-                hint = _hint(unexpected[1], called, relatives())
+                hint = _hint(unexpected[1], called, relatives(), part_names)
                 text = f"{called.__name__}() got an unexpected keyword argument {unexpected[1]!r}; {hint}"
             elif not text.startswith(called.__name__):
                 text = f"{called.__name__}: {text}"
@@ -42,10 +43,10 @@ def explained(init: Callable[..., None], relatives: Callable[[], Iterable[type]]
     return wrapper
 
 
-def _hint(keyword: str, called: type, relatives: Iterable[type]) -> str:
+def _hint(keyword: str, called: type, relatives: Iterable[type], part_names: Collection[str]) -> str:
     """What to write instead of a keyword that an optimizer does not take."""
     known = _keywords(called)
-    if keyword in PARTS:
+    if keyword in part_names:
         return f"the parts of {called.__name__} are fixed; choose others with AIM(params, lr, {keyword}=…, …)"
     if keyword == "eps" and "zeta" in known:
         return "write zeta=eps² instead, which is inside the square root: zeta=1e-16 for eps=1e-8"

@@ -30,23 +30,26 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-Step = float | Tensor  # a step count, from 1; a tensor if the count must stay on the device
-Initial = Callable[[Tensor], Tensor]  # makes a state buffer from the first gradient
+StepCount = float | Tensor  # from 1; a tensor if the count must stay on the device
 
 
-def zeros(gradient: Tensor) -> Tensor:
-    """A buffer that starts at zero."""
-    return torch.zeros_like(gradient, memory_format=torch.preserve_format)
+@dataclass(frozen=True)
+class Initial:
+    """How a state buffer starts: `make` gets the first gradient. For example `zeros` and `scalar(1.0)`."""
+
+    make: Callable[[Tensor], Tensor]
+    scalar: bool = False  # one number per parameter, stored on the device of the step count
 
 
-def first_gradient(gradient: Tensor) -> Tensor:
-    """A buffer that starts at the first gradient."""
-    return gradient.clone(memory_format=torch.preserve_format)
+zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
+first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
 
 
-def scalar_one(gradient: Tensor) -> Tensor:
-    """A scalar that starts at one. It is stored on the device of the step count."""
-    return torch.ones((), dtype=scalar_dtype(), device="cpu")  # explicit: torch's default device may be another
+@lru_cache
+def scalar(value: float) -> Initial:
+    """A number that starts at this value."""
+    # An explicit device: torch's default device may be another.
+    return Initial(lambda _: torch.tensor(value, dtype=scalar_dtype(), device="cpu"), scalar=True)
 
 
 def scalar_dtype() -> torch.dtype:
@@ -156,7 +159,7 @@ class Filter(Component):
         return 1.0
 
     @abstractmethod
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         """Advance the state by one gradient; return m, and the gradient that the geometry observes."""
 
     def transfer(self) -> Transfer:
@@ -175,7 +178,7 @@ class Geometry(Component):
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
 
     @abstractmethod
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor | None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor | None:
         """Update the state with a gradient; return the metric of this step."""
 
     @abstractmethod
@@ -190,6 +193,7 @@ class Correction(Component):
     joint: ClassVar[bool] = False  # `solve` gets the parameters of all groups, which must all have this correction
     solves_linear_system: ClassVar[bool] = False  # needs a linear P and no decay after the step
     prediction: ClassVar[tuple[float, ...]] = (1.0,)  # ĝ, as weights of g, g_prev, …
+    maps_residual: ClassVar[bool] = False  # the step is η·P(m) + ℓ·P(ĝ − m): two maps, unless P is linear
 
     @property
     def evaluates_again(self) -> bool:
@@ -201,7 +205,7 @@ class Correction(Component):
         """ℓ/η: the weight of the gradient next to m."""
 
     @abstractmethod
-    def displacement(self, step: "Displacement") -> Tensor:
+    def displacement(self, step: "DisplacementInputs") -> Tensor:
         """The tensor that is subtracted from θ."""
 
     def solve(self, attempts: "Sequence[Attempt]") -> Iterator[None]:
@@ -211,11 +215,11 @@ class Correction(Component):
         are those of one group, or of all groups if the correction is `joint`. Other groups may run in the same rounds.
         """
         for attempt in attempts:
-            attempt.place(self.displacement(attempt.step))
+            attempt.place(self.displacement(attempt.inputs))
         return iter(())
 
 
-class Displacement(NamedTuple):
+class DisplacementInputs(NamedTuple):
     """The inputs from which a correction computes one displacement."""
 
     geometry: Geometry
@@ -239,7 +243,7 @@ class Attempt(Protocol):
         """The correction of these parameters' group; in a joint step, groups may differ in its hyperparameters."""
 
     @property
-    def step(self) -> Displacement:
+    def inputs(self) -> DisplacementInputs:
         """The inputs of a displacement, with the first gradient."""
 
     @property
@@ -273,6 +277,12 @@ class Parts(NamedTuple):
                 f"{type(self.filter).__name__} would only multiply lr by {self.filter.gain:g}; "
                 "use HeavyBall(momentum, normalized=True) or EMA"
             )
+        for name, initial in self.buffers().items():
+            if not isinstance(initial, Initial):
+                raise ValueError(
+                    f"{names}: buffers() must say with an Initial how {name!r} starts, got {initial!r}; use zeros, "
+                    "first_gradient or scalar(1.0) from aimopt.parts.component, or Initial(function)"
+                )
         missing = [name for name in self.geometry.reads if name not in self.filter.buffers()]
         if missing:
             raise ValueError(
@@ -305,7 +315,7 @@ class Parts(NamedTuple):
     @classmethod
     def from_group(cls, group: dict[str, Any]) -> "Parts":
         """The parts that a parameter group describes. They are cached by value, because every step reads them."""
-        classes = tuple([axis.lookup(group[axis.axis]) for axis in _AXES])
+        classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
         values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes)])
         try:
             return _parts(classes, values)
@@ -313,7 +323,8 @@ class Parts(NamedTuple):
             return _parts.__wrapped__(classes, values)
 
 
-_AXES: tuple[type[Component], ...] = (Filter, Geometry, Correction)
+AXES: dict[str, type[Component]] = {axis.axis: axis for axis in (Filter, Geometry, Correction)}
+assert tuple(AXES) == Parts._fields
 _ABSENT = "(absent)"
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import PREVIOUS_GRADIENT, Attempt, Correction, Displacement, Initial, first_gradient
+from aimopt.parts.component import PREVIOUS_GRADIENT, Attempt, Correction, DisplacementInputs, Initial, first_gradient
 from aimopt.parts.tensor_list import inner, mix
 
 
@@ -32,7 +32,7 @@ class Direct(Correction):
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
         return 0.0
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return step.P(step.m) * step.lr
 
 
@@ -49,7 +49,7 @@ class MixThenMap(Correction):
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
         return _or_nesterov(self.ell_ratio, pole)
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         r = self.ratio(step.lr, step.pole)
         return step.P(mix(step.m, 1 - r, step.g, r)) * step.lr
 
@@ -63,6 +63,7 @@ class Residual(Correction):
 
     ell: float | None = None
     ell_ratio: float | None = None
+    maps_residual = True
 
     def __post_init__(self) -> None:
         for name in ("ell", "ell_ratio"):
@@ -76,7 +77,7 @@ class Residual(Correction):
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
         return _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell / lr
 
-    def towards(self, predicted: Tensor, step: Displacement) -> Tensor:
+    def towards(self, predicted: Tensor, step: DisplacementInputs) -> Tensor:
         """η·P(m) + ℓ·P(ĝ − m); one map is enough if P is linear."""
         ell = self.ell_at(step.lr, step.pole)
         if step.geometry.linear:
@@ -98,16 +99,16 @@ class FixedPoint(Residual):
     def evaluates_again(self) -> bool:
         return self.iterations > 1
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return self.towards(step.g, step)
 
     def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
         for attempt in attempts:
-            attempt.place(self.displacement(attempt.step))
+            attempt.place(self.displacement(attempt.inputs))
         for _ in range(self.iterations - 1):
             yield
             for attempt in attempts:
-                attempt.place(self.displacement(attempt.step._replace(g=attempt.gradient())))
+                attempt.place(self.displacement(attempt.inputs._replace(g=attempt.gradient())))
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Secant(Residual):
     def buffers(self) -> dict[str, Initial]:
         return {PREVIOUS_GRADIENT: first_gradient}
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return self.towards(step.g * 2 - step.state[PREVIOUS_GRADIENT], step)
 
 
@@ -142,14 +143,14 @@ class ExactQuadratic(Residual):
         self._check("cg_tolerance", 0, 1)
         self._check("cg_iterations", 1, integer=True)
 
-    def displacement(self, step: Displacement) -> Tensor:
+    def displacement(self, step: DisplacementInputs) -> Tensor:
         return self.towards(step.g, step)  # used only if ℓ = 0: then there is nothing to solve
 
     def solve(self, attempts: Sequence[Attempt]) -> Iterator[None]:
         settings = [a.correction for a in attempts if isinstance(a.correction, ExactQuadratic)]
-        ells = [s.ell_at(a.step.lr, a.step.pole) for s, a in zip(settings, attempts, strict=True)]
+        ells = [s.ell_at(a.inputs.lr, a.inputs.pole) for s, a in zip(settings, attempts, strict=True)]
         for correction, attempt, ell in zip(settings, attempts, ells, strict=True):
-            attempt.place(correction.displacement(attempt.step) if ell == 0 else attempt.step.g * 0)
+            attempt.place(correction.displacement(attempt.inputs) if ell == 0 else attempt.inputs.g * 0)
         implicit = [(attempt, ell) for attempt, ell in zip(attempts, ells, strict=True) if ell != 0]
         if not implicit:
             return
@@ -170,7 +171,7 @@ def _conjugate_gradients(
     """
     attempts = [attempt for attempt, _ in implicit]
     g0 = [attempt.gradient() for attempt in attempts]
-    r = [-(a.step.m * ((a.step.lr - ell) / ell) + g) for (a, ell), g in zip(implicit, g0, strict=True)]
+    r = [-(a.inputs.m * ((a.inputs.lr - ell) / ell) + g) for (a, ell), g in zip(implicit, g0, strict=True)]
     z = _precondition(implicit, r)
     rho = rho_0 = _dot(r, z)
     beta = rho * 0
@@ -197,7 +198,7 @@ def _conjugate_gradients(
 
 def _precondition(implicit: "Sequence[tuple[Attempt, float | Tensor]]", r: Sequence[Tensor]) -> list[Tensor]:
     """M⁻¹·r = ℓ·R⁻¹·r."""
-    return [attempt.step.P(ri) * ell for (attempt, ell), ri in zip(implicit, r, strict=True)]
+    return [attempt.inputs.P(ri) * ell for (attempt, ell), ri in zip(implicit, r, strict=True)]
 
 
 def _add(x: Sequence[Tensor], a: Tensor, y: Sequence[Tensor]) -> list[Tensor]:

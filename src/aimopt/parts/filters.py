@@ -21,10 +21,10 @@ from aimopt.parts.component import (
     Filter,
     Initial,
     State,
-    Step,
+    StepCount,
     Transfer,
     first_gradient,
-    scalar_one,
+    scalar,
     zeros,
 )
 from aimopt.parts.tensor_list import mix
@@ -50,7 +50,7 @@ class OnePole(Filter):
     buffer: ClassVar[str] = "exp_avg"
 
     @abstractmethod
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         """The filter at step t = 1, 2, …, bias correction included."""
 
     @property
@@ -62,7 +62,7 @@ class OnePole(Filter):
     def buffers(self) -> dict[str, Initial]:
         return {self.buffer: zeros}
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
 
     def transfer(self) -> Transfer:
@@ -91,7 +91,7 @@ class EMA(OnePole):
     def pole(self) -> float:
         return self.beta
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         c = 1 - self.beta**t if self.bias_correction else 1.0
         return Coefficients(self.beta, 1 - self.beta, self.beta / c, (1 - self.beta) / c)
 
@@ -119,7 +119,7 @@ class HeavyBall(OnePole):
     def gain(self) -> float:
         return 1.0 if self.normalized else 1 / (1 - self.momentum)
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         mu = self.momentum
         return Coefficients(mu, 1 - mu if self.normalized else 1.0, mu if self.normalized else mu * (1 - mu), 1 - mu)
 
@@ -147,7 +147,7 @@ class GradientDifference(OnePole):
     def pole(self) -> float:
         return self.beta
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         beta, gamma = self.beta, self.gamma
         c: Any = 1.0
         if self.bias_correction:
@@ -173,7 +173,7 @@ class Lookback(OnePole):
     def pole(self) -> float:
         return self.decay
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         return Coefficients(self.decay, 1 - self.decay, self.beta, 1 - self.beta)
 
 
@@ -195,7 +195,7 @@ class QuasiHyperbolic(OnePole):
     def pole(self) -> float:
         return self.beta
 
-    def coefficients(self, t: Step) -> Coefficients:
+    def coefficients(self, t: StepCount) -> Coefficients:
         beta, nu = self.beta, self.nu
         c = 1 - beta**t if self.bias_correction else 1.0
         return Coefficients(beta, 1 - beta, nu * beta / c, 1 - nu + nu * (1 - beta) / c)
@@ -218,13 +218,13 @@ class ScheduledNesterov(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "mu_product": scalar_one}
+        return {"exp_avg": zeros, "mu_product": scalar(1.0)}
 
-    def mu(self, t: Step) -> Any:
+    def mu(self, t: StepCount) -> Any:
         """The scheduled momentum of step t."""
         return self.beta * (1 - 0.5 * 0.96 ** (t * self.momentum_decay))
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         mu, mu_next = self.mu(t), self.mu(t + 1)
         product = state["mu_product"].double() * mu
         state["mu_product"].copy_(product)
@@ -260,7 +260,7 @@ class AdanPair(Filter):
     def buffers(self) -> dict[str, Initial]:
         return {"exp_avg": zeros, "exp_avg_diff": zeros, PREVIOUS_GRADIENT: first_gradient}
 
-    def update(self, state: State, g: Tensor, t: Step) -> tuple[Tensor, Tensor]:
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         beta, beta_d = self.beta, self.beta_difference
         difference = g - state[PREVIOUS_GRADIENT]
         average = state["exp_avg"].mul_(beta).add_(g, alpha=1 - beta)

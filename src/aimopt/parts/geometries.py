@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, Step, is_finite, zeros
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
 from aimopt.parts.tensor_list import TensorList, each, mix, sqrt
 
 
@@ -27,7 +27,7 @@ class Euclidean(Geometry):
 
     linear = True
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -40,7 +40,7 @@ class Sign(Geometry):
 
     linear = False
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
@@ -97,7 +97,7 @@ class Adaptive(Weighted):
     def buffers(self) -> dict[str, Initial]:
         return second_moment_buffers(amsgrad=self.amsgrad)
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
@@ -144,21 +144,21 @@ class Relativistic(Weighted):
     def buffers(self) -> dict[str, Initial]:
         return second_moment_buffers(amsgrad=self.amsgrad)
 
-    def zeta_at(self, t: Step) -> Any:
+    def zeta_at(self, t: StepCount) -> Any:
         """ζ of step t."""
         if self.zeta is not None:
             return self.zeta
         assert self.max_iter is not None
         return _clip_exp(40 * (t / self.max_iter - 1), 1e-16, 1.0)
 
-    def delta_at(self, t: Step) -> Any:
+    def delta_at(self, t: StepCount) -> Any:
         """δ of step t."""
         if self.final_delta is None:
             return self.delta
         assert self.max_iter is not None
         return each(_trapezoid, t / self.max_iter, 1 / self.delta, 1 / self.final_delta)
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         v = second_moment(state, g, self.beta2, amsgrad=self.amsgrad)
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         delta, zeta = self.delta_at(t), self.zeta_at(t)
@@ -216,7 +216,7 @@ class Belief(Weighted):
     def buffers(self) -> dict[str, Initial]:
         return {"exp_avg_var": zeros, "max_exp_avg_var": zeros} if self.amsgrad else {"exp_avg_var": zeros}
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> Tensor:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         surprise = g - state["exp_avg"]
         s = state["exp_avg_var"].mul_(self.beta2).addcmul_(surprise, surprise, value=1 - self.beta2).add_(self.eps)
         c = 1 - self.beta2**t
@@ -227,7 +227,7 @@ class Belief(Weighted):
         return (s.sqrt() / sqrt(c)).add_(self.eps)
 
 
-def _rectified(root: Tensor, t: Step, beta2: float) -> Tensor:
+def _rectified(root: Tensor, t: StepCount, beta2: float) -> Tensor:
     """RAdam's R: 1 until there are five effective samples."""
     power = beta2**t
     max_samples = 2 / (1 - beta2) - 1
@@ -281,7 +281,7 @@ class Spectral(Geometry):
         ):
             raise ValueError(f"Spectral: ns_coefficients must be three numbers, got {coefficients!r}")
 
-    def update(self, state: State, g: Tensor, t: Step, pole: float) -> None:
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
         return None
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Initial, Parts, State, Step, first_gradient, scalar_dtype, scalar_one
+from aimopt.parts.component import Initial, Parts, State, StepCount, scalar_dtype
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
 
@@ -93,8 +93,8 @@ def begin_state(
     for name, initial in buffers.items():
         if name in state:
             continue
-        value = initial(g if initial is first_gradient else g.detach())
-        if initial is scalar_one:
+        value = initial.make(g)
+        if initial.scalar:
             state[name] = value.to(scalar_device)
         else:
             state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(state_dtype(p, group))
@@ -122,7 +122,7 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
         yield Bucket(part.parts, group, part.params, part.grads, part_states, part.ranks, t, as_list, grad_scale)
 
 
-def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], Step, bool]]:
+def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], StepCount, bool]]:
     """Advance the step counts, and yield the parameters of each bucket: (indices, step count, whether as a list)."""
     group, params = gathered.group, gathered.params
     compiling = torch.compiler.is_compiling()

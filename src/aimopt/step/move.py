@@ -15,9 +15,17 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import PREVIOUS_GRADIENT, Displacement, Parts, State, Step, scalar_one
+from aimopt.parts.component import PREVIOUS_GRADIENT, DisplacementInputs, Parts, State, StepCount
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
+from aimopt.step.options import OPTIONS
 from aimopt.step.precision import round_stochastically
+
+# What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
+GROUP_KEYS = (
+    "weight_decay",
+    "decoupled_weight_decay",
+    *(name for name, option in OPTIONS.items() if option.in_arithmetic),
+)
 
 
 def to_working_dtype(x: Tensor) -> Tensor:
@@ -38,7 +46,7 @@ def gradient(p: Tensor, raw: Tensor, group: dict[str, Any]) -> Tensor:
 class Move:
     """One step, as arithmetic: on tensors, on lists of tensors, or on the symbols from which kernels are made."""
 
-    def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: Step):
+    def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: StepCount):
         self.parts, self.group, self.p, self.state, self.t = parts, group, p, state, t
         self.g = gradient(p, raw, group)
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
@@ -51,10 +59,10 @@ class Move:
             if state[name] is not buffer:  # the part assigned a new tensor instead of writing in place
                 state[name] = buffer.copy_(state[name])
 
-    def displacement_inputs(self) -> Displacement:
+    def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
         filter, geometry, _ = self.parts
-        return Displacement(geometry, self.metric, self.m, self.g, self.lr, filter.pole, self.state)
+        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, filter.pole, self.state)
 
     def go(self) -> Tensor:
         """Decay, step, store the gradient; return the displacement."""
@@ -92,7 +100,7 @@ class Bucket(NamedTuple):
     grads: Sequence[Tensor]  # as gathered; a closure that is called again makes new ones
     states: Sequence[State]
     ranks: Sequence[int]  # their positions among all parameters of the optimizer
-    t: Step
+    t: StepCount
     as_list: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
 
@@ -120,7 +128,7 @@ class Bucket(NamedTuple):
 
     def store_state(self, move: Move) -> None:
         """Write the state back, if the move worked on a copy in higher precision."""
-        tensors = [name for name, initial in self.parts.buffers().items() if initial is not scalar_one]
+        tensors = [name for name, initial in self.parts.buffers().items() if not initial.scalar]
         for salt, name in enumerate(tensors, start=1):
             self._store(salt, [s[name] for s in self.states], move.state[name])
 

@@ -3,7 +3,7 @@
 An option is one line of `Execution`: its name, its type, its default, a line of documentation, its allowed values, and
 which checkpoints may set it. For example
 
-    maximize: Annotated[bool, Option(False, "Ascend instead of descend.")]
+    maximize: Annotated[bool, Option(False, "Ascend instead of descend.", in_arithmetic=True)]
     fused: Annotated[bool | None, Option(None, "…", choices=(True, False, None), adopted_from="none")]
 
 Everything else is derived from it: the keywords that mypy knows, the constructor and its defaults, the signature and
@@ -31,12 +31,13 @@ class Option:
     # Which checkpoints set it on loading: those of any optimizer, those of an optimizer with the same parts, or none,
     # because it belongs to the machine that the run is on.
     adopted_from: Literal["any", "same parts", "none"] = "any"
+    in_arithmetic: bool = False  # whether `Move` reads it: then a kernel is made for each of its values
 
 
 class Execution(TypedDict, total=False):
     """How a step is carried out: the keywords that every optimizer takes."""
 
-    maximize: Annotated[bool, Option(False, "Ascend instead of descend.")]
+    maximize: Annotated[bool, Option(False, "Ascend instead of descend.", in_arithmetic=True)]
     foreach: Annotated[
         bool | None,
         Option(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Attempt, Correction, Displacement
+from aimopt.parts.component import Attempt, Correction, DisplacementInputs
 from aimopt.step.move import Bucket, gradient
 from aimopt.step.storage import why_too_short
 
@@ -37,7 +37,7 @@ class BucketAttempt:
         """Let filter and geometry observe the first gradient."""
         self.move = self.bucket.move()
         self._theta = self.move.p.clone()
-        self._step = self.move.displacement_inputs()
+        self._inputs = self.move.displacement_inputs()
 
     @property
     def correction(self) -> Correction:
@@ -45,9 +45,9 @@ class BucketAttempt:
         return self.bucket.parts.correction
 
     @property
-    def step(self) -> Displacement:
+    def inputs(self) -> DisplacementInputs:
         """The inputs of a displacement, with the first gradient."""
-        return self._step
+        return self._inputs
 
     @property
     def decays_first(self) -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import scalar_one
 from aimopt.step.gather import Gathered
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
@@ -30,7 +29,7 @@ class Unusable(RuntimeError):
 def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
     """Raise `Unusable` for the first parameter that cannot be stepped; it names the optimizer's class."""
     buffers = gathered.parts.buffers()
-    scalar_names = {"step", *(name for name, initial in buffers.items() if initial is scalar_one)}
+    scalar_names = {"step", *(name for name, initial in buffers.items() if initial.scalar)}
     matrices_only = gathered.parts.geometry.matrices_only
     states = gathered.states() if gathered.state else [{}] * len(gathered.params)
     for i, (p, grad, state) in enumerate(zip(gathered.params, gathered.grads, states, strict=True)):

@@ -209,7 +209,7 @@ def _next_scale(parts: Parts, group: dict[str, Any], theta: Tensor, g: Tensor, s
     """1/R of the step after `state`: a move observes the gradient on copies, and does not go."""
     t = float(state.get("step", 0.0)) + 1
     copies = {
-        name: to_working_dtype(state[name]).clone() if name in state else initial(g)
+        name: to_working_dtype(state[name]).clone() if name in state else initial.make(g)
         for name, initial in parts.buffers().items()
     }
     move = Move(parts, group, theta, g, copies, t)

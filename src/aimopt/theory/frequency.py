@@ -23,10 +23,11 @@ from aimopt.parts.component import Correction, Parts, Transfer
 from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
 from aimopt.step.move import Move
+from aimopt.step.options import with_defaults
 from aimopt.theory.linear_step import LinearStep, Source, linear_step, roots
 
 Floats = NDArray[np.float64]
-UNDECAYED = {"maximize": False, "weight_decay": 0.0, "decoupled_weight_decay": True}  # a group of plain descent
+PLAIN_DESCENT = {"weight_decay": 0.0, "decoupled_weight_decay": True, **with_defaults({})}  # a parameter group
 
 
 class Grid(NamedTuple):
@@ -154,9 +155,9 @@ class Response:
         correction = Direct() if step.maps_residual_separately else step.correction
         parts = Parts(step.filter, Euclidean(), correction)
         scaled_lr = 1.0 if math.isnan(step.lr) else step.scaled_lr
-        group = {**UNDECAYED, "lr": scaled_lr / step.filter.gain}
+        group = {**PLAIN_DESCENT, "lr": scaled_lr / step.filter.gain}
         impulses = torch.eye(steps, dtype=torch.float64)
-        state = {name: initial(impulses[0]).double() for name, initial in parts.buffers().items()}
+        state = {name: initial.make(impulses[0]).double() for name, initial in parts.buffers().items()}
         directions = []
         for t, g in enumerate(impulses, start=1):
             displacement = Move(parts, group, torch.zeros_like(g), g, state, t).go()

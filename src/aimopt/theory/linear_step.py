@@ -19,7 +19,7 @@ import numpy as np
 
 from aimopt.aim import AIM
 from aimopt.parts.component import Correction, Filter, Geometry, Parts, Transfer
-from aimopt.parts.corrections import Direct, Residual
+from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
 
 Source = AIM | Filter | tuple[Filter, Correction] | Parts
@@ -53,7 +53,7 @@ class LinearStep:
     @property
     def maps_residual_separately(self) -> bool:
         """Whether a nonlinear geometry maps m and the residual separately, which no linear filter describes."""
-        return not self.geometry.linear and isinstance(self.correction, Residual) and self.ratio != 0
+        return not self.geometry.linear and self.correction.maps_residual and self.ratio != 0
 
     @property
     def reevaluates(self) -> bool:

@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from aimopt.messages.reason import Reason
 from aimopt.parts.component import Correction
 from aimopt.theory.linear_step import Source, linear_step
 
@@ -46,7 +47,7 @@ class Certificate:
     ell: float
     beta1: float
     gamma: float
-    reason: str = ""
+    reason: Reason | None = None
     tau: float = math.nan
     c1: float = math.nan
     c2: float = math.nan
@@ -58,7 +59,7 @@ class Certificate:
     @property
     def feasible(self) -> bool:
         """Whether the theorem covers this setting."""
-        return not self.reason
+        return self.reason is None
 
     def start(self, loss: float, squared_gradient: float) -> float:
         """V_0 for m_0 = g_{−1} = 0: L(θ_0) plus the term of the first residual, (β1−γ)·∇L(θ_0) in expectation."""
@@ -78,14 +79,18 @@ class Certificate:
         `V0` is `start(…)`, `lowest` a lower bound of the objective, `batch` one batch size or one per step.
         """
         self._require()
-        sizes = [float(batch)] * T if isinstance(batch, (int, float)) else [float(size) for size in batch]
-        if T < 1 or len(sizes) != T or min(sizes) <= 0:
+        fixed = isinstance(batch, (int, float))
+        sizes = [float(batch)] if isinstance(batch, (int, float)) else [float(size) for size in batch]
+        if T < 1 or len(sizes) != (1 if fixed else T) or min(sizes) <= 0:
             raise ValueError(
                 f"T must be at least 1, with a positive batch size per step, got T={T!r} and batch={batch!r}"
             )
         if lowest > V0:
             raise ValueError(f"V0={V0:g} is below the lower bound {lowest:g} of the objective; pass lowest=…")
-        variance = sum(1 / size + 1 / previous for size, previous in zip(sizes, sizes[:1] + sizes, strict=False))
+        if fixed:
+            variance = 2 * T / sizes[0]
+        else:
+            variance = sum(1 / size + 1 / previous for size, previous in zip(sizes, sizes[:1] + sizes, strict=False))
         return (V0 - lowest + self.C_v * self.sigma2 * variance) / (self.d2 * T)
 
     def floor(self, batch: float) -> float:
@@ -125,9 +130,10 @@ def certificate(
     """
     _check(L=L, sigma2=sigma2, nu_min=nu_min, nu_max=nu_max, lr=lr, ell=ell, beta1=beta1, gamma=gamma)
     setting = Certificate(L, sigma2, nu_min, nu_max, lr, ell, beta1, gamma)
-    low, high, reason = _weights(setting)
-    if reason:
-        return replace(setting, reason=reason)
+    interval = _weights(setting)
+    if isinstance(interval, Reason):
+        return replace(setting, reason=interval)
+    low, high = interval
     # Every term of the bound grows with a, so a is small; at the smallest d1 would be 0.
     a = low + _MARGIN * min(high - low, lr * nu_max / (1 - beta1) ** 2)
     spread, momentum_lr = (beta1 - gamma) ** 2, lr - ell
@@ -145,32 +151,29 @@ def certificate(
     )
 
 
-def _weights(c: Certificate) -> tuple[float, float, str]:
+def _weights(c: Certificate) -> tuple[float, float] | Reason:
     """The open interval of a in which d1 > 0 and d2 > 0, or the condition that makes it empty."""
     spread = 18 * (c.beta1 - c.gamma) ** 2 * (c.L * c.nu_max) ** 2
     momentum_lr = c.lr - c.ell
     step = c.nu_max * momentum_lr
     slack1 = (1 - c.beta1) ** 2 - spread * momentum_lr**2
     slack2 = c.lr * c.nu_min / 2 - 1.5 * c.L * (c.lr * c.nu_max) ** 2
-    low = high = 0.0
-    reason = ""
     if slack2 <= 0:
         limit = c.nu_min / (3 * c.L * c.nu_max**2)
-        reason = f"d2 > 0 fails for every c1, c2: lr={c.lr:g} is not below ν_min/(3·L·ν_max²) = {limit:.4g}"
+        failure = f"d2 > 0 fails for every c1, c2: lr={c.lr:g} is not below ν_min/(3·L·ν_max²) = {limit:.4g}"
     elif slack1 <= 0:
         limit = (1 - c.beta1) / math.sqrt(spread)
         condition = f"lr − ell = {momentum_lr:g} is not below (1−β1)/(√18·|β1−γ|·L·ν_max) = {limit:.4g}"
-        reason = f"d1 > 0 fails for every c1, c2: {condition}"
+        failure = f"d1 > 0 fails for every c1, c2: {condition}"
     else:
         low = (step / 2 + 1.5 * c.L * step**2) / slack1
         high = slack2 / (spread * c.lr**2) if spread else math.inf
-        if low >= high:
-            reason = "d1 > 0 needs a large c2 and d2 > 0 a small one, and no c2 satisfies both"
-    if reason:
-        shape = dict(L=c.L, nu_min=c.nu_min, nu_max=c.nu_max, beta1=c.beta1, gamma=c.gamma)
-        largest = largest_stable_lr(**shape, ell_ratio=c.ell / c.lr)
-        reason = f"{reason}; lower lr below {largest:.4g} (at the same ell/lr)"
-    return low, high, reason
+        if low < high:
+            return low, high
+        failure = "d1 > 0 needs a large c2 and d2 > 0 a small one, and no c2 satisfies both"
+    shape = dict(L=c.L, nu_min=c.nu_min, nu_max=c.nu_max, beta1=c.beta1, gamma=c.gamma)
+    largest = largest_stable_lr(**shape, ell_ratio=c.ell / c.lr)
+    return Reason(f"{failure}; lower lr below {largest:.4g} (at the same ell/lr)")
 
 
 def largest_stable_lr(

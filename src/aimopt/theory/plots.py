@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RED, BLUE, GREEN, PURPLE, GOLD, SKY, INK, MUTED, GRID = (
+VERMILION, NAVY, TEAL, VIOLET, GOLD, SKY, INK, MUTED, GRID = (
     colour.light
     for colour in (
         palette.VERMILION,
@@ -44,9 +44,14 @@ RED, BLUE, GREEN, PURPLE, GOLD, SKY, INK, MUTED, GRID = (
         palette.GRID,
     )
 )
-COLOURS = (RED, BLUE, GREEN, PURPLE, GOLD, INK, SKY)
+COLOURS = (VERMILION, NAVY, TEAL, VIOLET, GOLD, INK, SKY)
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-CORRECTION_STYLES = {"direct": (BLUE, "--"), "fixed point": (RED, "-"), "secant": (GREEN, "-."), "RADAR": (INK, "-")}
+CORRECTION_STYLES = {
+    "direct": (NAVY, "--"),
+    "fixed point": (VERMILION, "-"),
+    "secant": (TEAL, "-."),
+    "RADAR": (INK, "-"),
+}
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], title: str) -> tuple["Figure", Any]:
@@ -136,9 +141,11 @@ def stability(beta1: float = 0.9, ell_ratio: float = 0.01, mark: tuple[float, ..
     )
     ax.clabel(contours, fmt=lambda x: f"{x:.0f}", fontsize=8)
     ax.contourf(gammas, h, radius, levels=[1, np.inf], colors=palette.SHADE.light)
-    ax.contour(gammas, h, radius, levels=[1], colors=RED, linewidths=2.5)
+    ax.contour(gammas, h, radius, levels=[1], colors=VERMILION, linewidths=2.5)
     edge = quadratic(GradientDifference(beta1, 0.0), FixedPoint(ell_ratio=ell_ratio)).largest_stable
-    ax.text(gammas[-1] / 2, min(edge * 1.4, 60), "diverges", color=RED, fontsize=13, ha="center", fontweight="bold")
+    ax.text(
+        gammas[-1] / 2, min(edge * 1.4, 60), "diverges", color=VERMILION, fontsize=13, ha="center", fontweight="bold"
+    )
     for gamma in mark:
         ax.axvline(gamma, color="white", linestyle=":", linewidth=1.5)
         ax.text(gamma + 0.008, 0.12, f"γ = {gamma:g}", color="white", rotation=90, fontsize=9, va="bottom")
@@ -179,9 +186,9 @@ def certificate(c: Certificate, V0: float = 1.0, batch: float = 32, lowest: floa
     rates.semilogy(
         gammas[::3], edges, color=INK, linestyle="--", label="edge of stability on a quadratic of curvature L"
     )
-    rates.semilogy(gammas, limits, color=BLUE, linewidth=2.5, label="largest certified learning rate")
+    rates.semilogy(gammas, limits, color=NAVY, linewidth=2.5, label="largest certified learning rate")
     rates.fill_between(gammas, min(limits) / 30, limits, color=SKY, alpha=0.3, label="certified")
-    rates.plot([c.gamma], [c.lr], marker="o", markersize=10, color=RED, linestyle="none", label="this setting")
+    rates.plot([c.gamma], [c.lr], marker="o", markersize=10, color=VERMILION, linestyle="none", label="this setting")
     rates.set(
         title=f"β1 = {c.beta1:g}, ℓ = {ratio:g}·η, L = {c.L:g}, ν in [{c.nu_min:g}, {c.nu_max:g}]",
         xlabel="γ, the weight of the gradient difference",
@@ -191,16 +198,22 @@ def certificate(c: Certificate, V0: float = 1.0, batch: float = 32, lowest: floa
     rates.legend(frameon=False, fontsize=9)
     if not c.feasible:
         bound.axis("off")
-        reason = c.reason.replace("; ", ";\n").replace(": ", ":\n")
+        reason = str(c.reason).replace("; ", ";\n").replace(": ", ":\n")
         bound.text(0.5, 0.5, f"no certificate here:\n\n{reason}", ha="center", va="center", wrap=True, fontsize=10)
         return figure
     T = np.unique(np.geomspace(1, 1e7, 60).astype(int))
-    start_term = (V0 - lowest) / (c.d2 * T)
+    without_noise = [c.bound(t, V0, lowest=lowest) for t in T.tolist()]
     floor = c.floor(batch)
-    bound.loglog(T, start_term, color=BLUE, linestyle="--", label="term of the start: (V₀ − L*)/(d2·T)")
+    bound.loglog(T, without_noise, color=NAVY, linestyle="--", label="term of the start: (V₀ − L*)/(d2·T)")
     if floor > 0:
         bound.axhline(floor, color=GOLD, linestyle="-.", label=f"term of the noise at batch {batch:g}: {floor:.3g}")
-    bound.loglog(T, start_term + floor, color=RED, linewidth=2.5, label="the bound R(T)")
+    bound.loglog(
+        T,
+        [c.bound(t, V0, batch, lowest=lowest) for t in T.tolist()],
+        color=VERMILION,
+        linewidth=2.5,
+        label="the bound R(T)",
+    )
     bound.set(
         title=f"V₀ − L* = {V0 - lowest:g}, σ² = {c.sigma2:g}",
         xlabel="steps T",

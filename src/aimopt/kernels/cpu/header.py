@@ -43,6 +43,8 @@ def _header() -> str:
         "#include <cstddef>",
         "#include <cstdint>",
         "",
+        '#include "export.h"',
+        "",
         '#define AIMOPT_LAYOUT "@FINGERPRINT@"',
         "",
         "namespace aimopt {",
@@ -81,13 +83,27 @@ def _header() -> str:
         f"enum : int64_t {{ {', '.join(layout.TENSOR_RECORD)}, length }};",
         "}",
         "",
+        "// The results of comparing tensors with their record.",
+        f"enum class Comparison : int32_t {{ {', '.join(layout.COMPARISON)} }};",
+        "",
         "}  // namespace aimopt",
+        "",
+        *(_declaration(name, function) for name, function in layout.FUNCTIONS.items()),
     ]
     return NOTICE + "\n".join(lines) + "\n"
 
 
 def _pointer_to(kind: str) -> str:
     return f"{kind}*" if kind.endswith("*") else f"{kind} *"
+
+
+def _declaration(name: str, function: layout.Function) -> str:
+    arguments = ", ".join(_spaced(kind, argument) for kind, argument in function.arguments)
+    return f"AIMOPT_API {_spaced(function.result, f'aimopt_{name}')}({arguments});"
+
+
+def _spaced(kind: str, name: str) -> str:
+    return f"{kind}{name}" if kind.endswith("*") else f"{kind} {name}"
 
 
 def _listed(names: dict[str, int]) -> str:

@@ -145,8 +145,8 @@ class CpuStep:
         return int(
             self.lib.step(
                 ctypes.byref(encoded.program),
-                ctypes.c_void_p(table.rows.buffer_info()[0]),
-                ctypes.c_int64(len(table.members)),
+                table.rows.buffer_info()[0],
+                len(table.members),
                 _ints(table.scalar_types),
                 len(self.program.scalars),
                 self.lib.isa,

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#define AIMOPT_LAYOUT "f21e0a4923816b1b"
+#include "export.h"
+
+#define AIMOPT_LAYOUT "165dbc568bc18005"
 
 namespace aimopt {
 
@@ -111,4 +113,15 @@ namespace record {
 enum : int64_t { address, offset, storage_bytes, dtype, device_type, device_index, dim, length };
 }
 
+// The results of comparing tensors with their record.
+enum class Comparison : int32_t { changed, unchanged, overlapping };
+
 }  // namespace aimopt
+
+AIMOPT_API const char *aimopt_layout();
+AIMOPT_API int32_t aimopt_best_isa();
+AIMOPT_API int32_t aimopt_shares_torch_threads();
+AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads);
+AIMOPT_API void aimopt_stream(const int64_t *table, int64_t tensors, int32_t streams, int32_t threads);
+AIMOPT_API int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors, int64_t count, int64_t *record, int64_t room);
+AIMOPT_API int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors, int64_t written, int64_t grads, const int64_t *record, const int64_t *extents, const int64_t *starts, const int64_t *ends, int64_t spans, int64_t *addresses);

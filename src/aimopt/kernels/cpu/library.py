@@ -14,7 +14,7 @@ import torch
 
 from aimopt.kernels.cpu.header import fingerprint
 from aimopt.kernels.cpu.trust import why_untrusted
-from aimopt.kernels.layout import TORCH_FUNCTIONS
+from aimopt.kernels.layout import FUNCTIONS, TORCH_FUNCTIONS
 from aimopt.messages.reason import Reason
 
 
@@ -24,7 +24,7 @@ class Library(NamedTuple):
     step: Any
     stream: Any
     memory_record: Any
-    memory_holds: Any
+    memory_compare: Any
     isa: int  # the best instruction set of this processor: a position in `INSTRUCTION_SETS`
     shares_threads: bool
 
@@ -43,27 +43,30 @@ def library() -> Library | Reason:
         return Reason(f"{path.name} could not be loaded ({error}); reinstall aimopt")
     if _layout_of(loaded) != fingerprint():
         return Reason(f"{path.name} was built from another version of aimopt; reinstall aimopt")
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    loaded.aimopt_step.restype = count
-    loaded.aimopt_memory_record.restype = count
-    loaded.aimopt_memory_record.argtypes = [pointer, pointer, count, pointer, count]
-    loaded.aimopt_memory_holds.argtypes = [pointer, pointer, count, count, *[pointer] * 4, count, pointer]
     return Library(
-        loaded.aimopt_step,
-        loaded.aimopt_stream,
-        loaded.aimopt_memory_record,
-        loaded.aimopt_memory_holds,
-        loaded.aimopt_best_isa(),
-        bool(loaded.aimopt_shares_torch_threads()),
+        _function(loaded, "step"),
+        _function(loaded, "stream"),
+        _function(loaded, "memory_record"),
+        _function(loaded, "memory_compare"),
+        _function(loaded, "best_isa")(),
+        bool(_function(loaded, "shares_torch_threads")()),
     )
 
 
 def _layout_of(loaded: ctypes.CDLL) -> str | None:
     """The fingerprint of the contracts that the library was built from; None in a library without one."""
-    if not hasattr(loaded, "aimopt_layout"):
-        return None
-    loaded.aimopt_layout.restype = ctypes.c_char_p
-    return str(loaded.aimopt_layout().decode())
+    return _function(loaded, "layout")().decode() if hasattr(loaded, "aimopt_layout") else None
+
+
+_CTYPES = {"void": None, "const char *": ctypes.c_char_p, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
+
+
+def _function(loaded: ctypes.CDLL, name: str) -> Any:
+    """A function of the library, with the types of its arguments and result."""
+    function, contract = getattr(loaded, f"aimopt_{name}"), FUNCTIONS[name]
+    function.restype = _CTYPES[contract.result]
+    function.argtypes = [_CTYPES.get(kind, ctypes.c_void_p) for kind, _ in contract.arguments]
+    return function
 
 
 @lru_cache(maxsize=1)

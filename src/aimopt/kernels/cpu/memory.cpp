@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "export.h"
 #include "layout.h"
 
 namespace aimopt {
@@ -58,8 +57,8 @@ struct Tensor {
 
 // Write the record of `count` tensors to `record`, as far as it has `room`. The result is the length of the whole
 // record, or -1 if torch reports an error.
-AIMOPT_API int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors, int64_t count,
-                                        int64_t *record, int64_t room) {
+int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors, int64_t count, int64_t *record,
+                             int64_t room) {
     int64_t length = 0;
     for (int64_t i = 0; i < count; i++) {
         aimopt::Tensor tensor;
@@ -72,27 +71,28 @@ AIMOPT_API int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_
 
 // Compare tensors with their record: first the `written` ones, then the gradients. A gradient may have moved, if its
 // storage is large enough; its address is written to `addresses`. Per gradient, `extents` has the bytes that it spans
-// and the bytes per element. The result is 0 if anything else differs, 1 if nothing does, and 2 if nothing does but a
-// gradient overlaps one of the `spans` of memory that the step writes.
-AIMOPT_API int32_t aimopt_memory_holds(const aimopt::Torch *torch, const int64_t *tensors, int64_t written,
-                                       int64_t grads, const int64_t *record, const int64_t *extents,
-                                       const int64_t *starts, const int64_t *ends, int64_t spans, int64_t *addresses) {
+// and the bytes per element. The result is `changed` if anything else differs, and `overlapping` if a gradient overlaps
+// one of the `spans` of memory that the step writes.
+int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors, int64_t written, int64_t grads,
+                              const int64_t *record, const int64_t *extents, const int64_t *starts, const int64_t *ends,
+                              int64_t spans, int64_t *addresses) {
+    constexpr int32_t kChanged = static_cast<int32_t>(aimopt::Comparison::changed);
     bool overlaps = false;
     for (int64_t i = 0; i < written + grads; i++) {
         aimopt::Tensor tensor;
-        if (!tensor.read(*torch, tensors + i) || !tensor.has_same_kind(record)) return 0;
+        if (!tensor.read(*torch, tensors + i) || !tensor.has_same_kind(record)) return kChanged;
         if (i < written) {
-            if (!tensor.has_same_memory(record)) return 0;
+            if (!tensor.has_same_memory(record)) return kChanged;
         } else {
             const int64_t *extent = extents + 2 * (i - written);
             const bool empty = extent[0] == 0;
             const bool fits = tensor.address != 0 && tensor.offset * extent[1] + extent[0] <= tensor.storage_bytes;
-            if (!empty && !fits) return 0;
+            if (!empty && !fits) return kChanged;
             addresses[i - written] = tensor.address;
             const int64_t span = std::upper_bound(ends, ends + spans, tensor.address) - ends;
             overlaps |= !empty && span < spans && starts[span] < tensor.address + extent[0];
         }
         record += tensor.length();
     }
-    return overlaps ? 2 : 1;
+    return static_cast<int32_t>(overlaps ? aimopt::Comparison::overlapping : aimopt::Comparison::unchanged);
 }

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <vector>
 
-#include "export.h"
 #include "layout.h"
 #include "threads.h"
 
@@ -217,12 +216,12 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
 
 }  // namespace aimopt
 
-AIMOPT_API const char *aimopt_layout() { return AIMOPT_LAYOUT; }
-AIMOPT_API int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
-AIMOPT_API int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
+const char *aimopt_layout() { return AIMOPT_LAYOUT; }
+int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
+int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
 
-AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors,
-                            const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads) {
+int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types,
+                    int32_t scalars, int32_t isa, int32_t threads) {
     auto run = aimopt::Type(program->math) == aimopt::Type::float64 ? aimopt::step<double> : aimopt::step<float>;
     return run(*program, table, tensors, scalar_types, scalars, aimopt::Isa(isa), threads);
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "export.h"
+#include "layout.h"
 #include "threads.h"
 
 namespace {
@@ -13,16 +13,16 @@ namespace {
 constexpr int kMost = 5;  // the parameter and four buffers
 
 struct Job {
-    const int64_t *table;  // one row per tensor: numel, the address of its gradient, the addresses that are written
+    const int64_t *table;  // rows without scalars
     int64_t tensors;
     int32_t written, threads;
 };
 
 template <int Written>
-void add(const int64_t *row, int64_t begin, int64_t end) {
-    const float *g = reinterpret_cast<const float *>(row[1]);
+void add(const int64_t *streams, int64_t begin, int64_t end) {
+    const float *g = reinterpret_cast<const float *>(streams[Written]);  // the gradient is the last stream
     float *x[kMost] = {};
-    for (int k = 0; k < Written; k++) x[k] = reinterpret_cast<float *>(row[2 + k]);
+    for (int k = 0; k < Written; k++) x[k] = reinterpret_cast<float *>(streams[k]);
     float *a = x[0], *b = x[1], *c = x[2], *d = x[3], *e = x[4];
 #if defined(__clang__)
 #pragma clang loop vectorize(assume_safety)
@@ -44,16 +44,18 @@ constexpr void (*kAdd[kMost])(const int64_t *, int64_t, int64_t) = {add<1>, add<
 void work(void *data, int thread) {
     const Job &job = *static_cast<const Job *>(data);
     for (int64_t t = 0; t < job.tensors; t++) {
-        const int64_t *row = job.table + t * (2 + job.written);
-        const int64_t share = (row[0] + job.threads - 1) / job.threads;
-        const int64_t begin = std::min(row[0], share * thread);
-        kAdd[job.written - 1](row, begin, std::min(row[0], begin + share));
+        const int64_t *row = job.table + t * aimopt::row_width(0, job.written + 1);
+        const int64_t numel = row[aimopt::kRowNumel];
+        const int64_t share = (numel + job.threads - 1) / job.threads;
+        const int64_t begin = std::min(numel, share * thread);
+        kAdd[job.written - 1](row + aimopt::row_first_stream(0), begin, std::min(numel, begin + share));
     }
 }
 
 }  // namespace
 
-AIMOPT_API void aimopt_stream(const int64_t *table, int64_t tensors, int32_t written, int32_t threads) {
-    Job job{table, tensors, written, threads};
+void aimopt_stream(const int64_t *table, int64_t tensors, int32_t streams, int32_t threads) {
+    if (streams < 2 || streams > kMost + 1) return;
+    Job job{table, tensors, streams - 1, threads};
     aimopt::run_parallel(work, &job, threads);
 }
