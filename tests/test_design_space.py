@@ -177,13 +177,13 @@ def test_a_users_part_may_store_a_number_that_starts_anywhere(options: dict[str,
     assert_same(ends[0], ends[1])
 
 
-def test_a_buffer_without_an_initial_is_refused() -> None:
+def test_a_buffer_that_starts_as_a_number_is_refused() -> None:
     @dataclass(frozen=True)
     class Careless(Normalized):
         def buffers(self) -> dict[str, Initial]:
-            return {"exp_avg": cast(Any, torch.zeros_like)}
+            return {"exp_avg": cast(Any, 0.0)}
 
-    with pytest.raises(ValueError, match=r"Careless.*must say with an Initial how 'exp_avg' starts"):
+    with pytest.raises(ValueError, match=r"Careless.*must say how 'exp_avg' starts, got 0.0"):
         build(parameters(), (Careless(), aimopt.Adaptive(), aimopt.Direct()))
 
 

@@ -12,7 +12,7 @@ from test_design_space import build
 import aimopt
 from aimopt import AdamW, Adaptive, Belief, Direct, FixedPoint, Relativistic, kernels
 from aimopt.kernels.gpu import launch as gpu
-from aimopt.kernels.gpu.triton_source import source, step_numbers
+from aimopt.kernels.gpu.triton_source import passed_uniforms, source
 from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from optimizer_driver import advance, parameters
 from triton_interpreter import RADAR_PARTS, Elaborate, forget, interpreted, interpreter, program_for  # noqa: F401 (a fixture)
@@ -74,7 +74,7 @@ def test_the_source_of_a_kernel_matches_the_program() -> None:
     printed = source(program, (FLOAT32,) * 4, (FLOAT32,), False)
     assert "exp_avg_sq_2 = tl.fma(grad_3 * c" in printed
     assert "0.999" not in printed
-    assert printed.count("tl.store(") == len(step_numbers(program)) + 1 + 3  # numbers, the step count, streams
+    assert printed.count("tl.store(") == len(passed_uniforms(program)) + 1 + 3  # numbers, the step count, streams
     assert "scramble" not in printed
 
 

@@ -224,7 +224,8 @@ FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswit
 def test_every_filter_does_what_it_declares(filter: Filter) -> None:
     """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
     quiet, after = 1200, 60
-    state = {name: initial.make(torch.zeros(1)).double() for name, initial in filter.buffers().items()}
+    buffers = Parts(filter, Euclidean(), Direct()).buffers()
+    state = {name: initial.make(torch.zeros(1)).double() for name, initial in buffers.items()}
     got = []
     for k in range(quiet + after):
         g = torch.full((1,), float(k == quiet), dtype=torch.float64)

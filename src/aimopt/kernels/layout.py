@@ -72,8 +72,8 @@ class RowLayout:
 class Operation:
     """An operation, as a format string per language: {a}, {b}, {c} are operands, {s}, {t} are uniform numbers.
 
-    In C++ `T` is the arithmetic type; in Triton it is {math}. Products are fused with sums where `fused` or `fma` says
-    so, and nowhere else, so that both kernels compute the same.
+    T is the type of the arithmetic, in Triton {T}. Products are fused with sums where `fused` or `fma` says so, and
+    nowhere else, so that both kernels compute the same.
     """
 
     name: str
@@ -92,9 +92,9 @@ _SHARED = (
     Operation("pow", "std::pow({a}, {b})", "power({a}, {b})", 2, vectorized=False, on_numbers=lambda a, b: a**b),
     Operation("maximum", "{a} > {b} || {a} != {a} ? {a} : {b}", "larger({a}, {b})", 2, on_numbers=max),
     Operation("minimum", "{a} < {b} || {a} != {a} ? {a} : {b}", "smaller({a}, {b})", 2, on_numbers=min),
-    Operation("lt", "{a} < {b} ? T(1) : T(0)", "({a} < {b}).to({math})", 2, on_numbers=lambda a, b: float(a < b)),
-    Operation("le", "{a} <= {b} ? T(1) : T(0)", "({a} <= {b}).to({math})", 2, on_numbers=lambda a, b: float(a <= b)),
-    Operation("eq", "{a} == {b} ? T(1) : T(0)", "({a} == {b}).to({math})", 2, on_numbers=lambda a, b: float(a == b)),
+    Operation("lt", "{a} < {b} ? T(1) : T(0)", "({a} < {b}).to({T})", 2, on_numbers=lambda a, b: float(a < b)),
+    Operation("le", "{a} <= {b} ? T(1) : T(0)", "({a} <= {b}).to({T})", 2, on_numbers=lambda a, b: float(a <= b)),
+    Operation("eq", "{a} == {b} ? T(1) : T(0)", "({a} == {b}).to({T})", 2, on_numbers=lambda a, b: float(a == b)),
     Operation(
         "select", "{a} != 0 ? {b} : {c}", "tl.where({a} != 0, {b}, {c})", 3, on_numbers=lambda a, b, c: b if a else c
     ),
@@ -103,7 +103,7 @@ _SHARED = (
     Operation(
         "sign",
         "T({a} > 0 ? 1 : 0) - T({a} < 0 ? 1 : 0)",
-        "({a} > 0).to({math}) - ({a} < 0).to({math})",
+        "({a} > 0).to({T}) - ({a} < 0).to({T})",
         on_numbers=lambda a: float((a > 0) - (a < 0)),
     ),
     Operation("exp", "std::exp({a})", "tl.exp({a})", vectorized=False, on_numbers=math.exp),
@@ -121,8 +121,8 @@ _ELEMENT_ONLY = (
     Operation(
         "over_shifted_root", "{a} / fused(std::sqrt({b}), {s}, {t})", "divide({a}, tl.fma(root({b}), {s}, {t}))", 2, 2
     ),
-    Operation("reciprocal", "T(1) / {a}", "divide(tl.full([BLOCK], 1.0, {math}), {a})"),
-    Operation("fill", "{s}", "tl.full([BLOCK], 0.0, {math}) + {s}", 0, 1),
+    Operation("reciprocal", "T(1) / {a}", "divide(tl.full([BLOCK], 1.0, {T}), {a})"),
+    Operation("fill", "{s}", "tl.full([BLOCK], 0.0, {T}) + {s}", 0, 1),
     Operation("copy", "{a}", "{a}"),
 )
 _UNIFORM_ONLY = (Operation("add", "{a} + {b}", "{a} + {b}", 2, on_numbers=lambda a, b: a + b),)
@@ -140,7 +140,7 @@ UNIFORM_CODES = {name: code for code, name in enumerate(UNIFORM_OPS)}
 INSTRUCTION = ("op", "out", *OPERANDS, *NUMBERS)
 UNIFORM_INSTRUCTION = ("op", "out", *OPERANDS)
 PROGRAM_COUNTS = {
-    "math": "the type of the arithmetic: float32 or float64",
+    "arithmetic": "the type of the arithmetic: float32 or float64",
     "streams": "registers below this are memory, the others are scratch",
     "scratch": "scratch registers",
     "instructions": "entries of `code`",

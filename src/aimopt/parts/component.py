@@ -19,7 +19,7 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from inspect import isabstract
@@ -86,8 +86,8 @@ class Component(ABC):
                 raise TypeError(f"{known.__module__} has a {cls.axis} called {cls.__name__}; give yours another name")
             cls.registry[cls.__name__] = cls
 
-    def buffers(self) -> dict[str, Initial]:
-        """The state of one parameter: the name of each buffer, and how it starts."""
+    def buffers(self) -> Mapping[str, Initial | Callable[[Tensor], Tensor]]:
+        """The state of one parameter: the name of each buffer, and how it starts; a function gets the gradient."""
         return {}
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -266,7 +266,11 @@ class Parts(NamedTuple):
 
     def buffers(self) -> dict[str, Initial]:
         """The state of one parameter, except its step count."""
-        return {name: initial for part in self for name, initial in part.buffers().items()}
+        return {
+            name: initial if isinstance(initial, Initial) else Initial(initial)
+            for part in self
+            for name, initial in part.buffers().items()
+        }
 
     def validate(self) -> None:
         """Refuse a combination that makes no sense, and say what to use instead."""
@@ -278,10 +282,10 @@ class Parts(NamedTuple):
                 "use HeavyBall(momentum, normalized=True) or EMA"
             )
         for name, initial in self.buffers().items():
-            if not isinstance(initial, Initial):
+            if not callable(initial.make):
                 raise ValueError(
-                    f"{names}: buffers() must say with an Initial how {name!r} starts, got {initial!r}; use zeros, "
-                    "first_gradient or scalar(1.0) from aimopt.parts.component, or Initial(function)"
+                    f"{names}: buffers() must say how {name!r} starts, got {initial.make!r}; use torch.zeros_like, or "
+                    "zeros, first_gradient and scalar(1.0) from aimopt.parts.component"
                 )
         missing = [name for name in self.geometry.reads if name not in self.filter.buffers()]
         if missing:

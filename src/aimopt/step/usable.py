@@ -67,7 +67,7 @@ _ORDINARY = (Tensor, torch.nn.Parameter)
 def _has_its_own_memory(x: Tensor) -> bool:
     if x.is_neg() or x.is_conj() or x.is_inference() or not has_storage(x):
         return False
-    return x.storage_offset() * x.element_size() + x.nbytes <= x.untyped_storage().nbytes()
+    return why_too_short("", x) is None
 
 
 def refusal(gathered: Gathered, i: int, optimizer: str, reason: Reason) -> Unusable:

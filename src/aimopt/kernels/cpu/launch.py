@@ -43,7 +43,7 @@ class EncodedProgram:
     """A program for the interpreter, and the arrays that it points to."""
 
     def __init__(self, program: Program, types: tuple[int, ...], stochastic: bool):
-        math = arithmetic_type(types)
+        arithmetic = arithmetic_type(types)
         numbers = {name: i for i, name in enumerate((*program.scalars, LR, SCALE))}
         values = [0.0] * len(numbers)
         slot_of: dict[Number, int] = {}
@@ -67,7 +67,7 @@ class EncodedProgram:
                 *_padded(i.registers, len(OPERANDS)),
                 *_padded(map(slot, i.numbers), len(NUMBERS)),
             )
-            for i in _with_conversions(program, types, math, stochastic)
+            for i in _with_conversions(program, types, arithmetic, stochastic)
         ]
         self.lr, self.scale = numbers[LR], numbers[SCALE]
         self.constants = (ctypes.c_double * len(values))(*values)
@@ -80,7 +80,7 @@ class EncodedProgram:
             "constants": self.constants,
         }
         counts = {
-            "math": math,
+            "arithmetic": arithmetic,
             "streams": len(types),
             "scratch": program.scratch + len(types),
             "instructions": len(code),
@@ -101,10 +101,12 @@ def _ints(values: Iterable[int]) -> Any:
     return (ctypes.c_int32 * len(listed))(*listed)
 
 
-def _with_conversions(program: Program, types: tuple[int, ...], math: int, stochastic: bool) -> Iterator[Instruction]:
+def _with_conversions(
+    program: Program, types: tuple[int, ...], arithmetic: int, stochastic: bool
+) -> Iterator[Instruction]:
     """The code of a program, with 16-bit streams converted into scratch first and rounded back at the end."""
     first = len(program.streams) + program.scratch
-    converted = {k: first + k for k, kind in enumerate(types) if kind != math}
+    converted = {k: first + k for k, kind in enumerate(types) if kind != arithmetic}
     for k, scratch in converted.items():
         yield Instruction("load", scratch, (k,), ())
     for op, out, registers, numbers in program.code:

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "165dbc568bc18005"
+#define AIMOPT_LAYOUT "4c5d7ced8da45db6"
 
 namespace aimopt {
 
@@ -79,7 +79,7 @@ struct UniformInstruction {
 };
 
 struct Program {
-    int32_t math;  // the type of the arithmetic: float32 or float64
+    int32_t arithmetic;  // the type of the arithmetic: float32 or float64
     int32_t streams;  // registers below this are memory, the others are scratch
     int32_t scratch;  // scratch registers
     int32_t instructions;  // entries of `code`

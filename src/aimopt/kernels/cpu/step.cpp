@@ -222,6 +222,6 @@ int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
 
 int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types,
                     int32_t scalars, int32_t isa, int32_t threads) {
-    auto run = aimopt::Type(program->math) == aimopt::Type::float64 ? aimopt::step<double> : aimopt::step<float>;
+    auto run = aimopt::Type(program->arithmetic) == aimopt::Type::float64 ? aimopt::step<double> : aimopt::step<float>;
     return run(*program, table, tensors, scalar_types, scalars, aimopt::Isa(isa), threads);
 }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels.addresses import AddressTable, Coverage, LocatedTensors
-from aimopt.kernels.gpu.triton_source import ALIGNMENT, constants, source, step_numbers
+from aimopt.kernels.gpu.triton_source import ALIGNMENT, constants, passed_uniforms, source
 from aimopt.kernels.layout import FLOAT64, RowLayout, arithmetic_type
 from aimopt.kernels.program import LR, SCALE, STEP, Program, StepNumbers
 from aimopt.kernels.symbols import Node, Number
@@ -117,8 +117,8 @@ class TableLaunch:
         self._grad_addresses: list[int] = []
         self._sender = HostToDevice(self.device, n)
         self.rows = self._sender.send(rows)
-        math = torch.float64 if arithmetic_type(table.types) == FLOAT64 else torch.float32
-        self.uniforms = torch.empty(n, max(1, len(step_numbers(program))), dtype=math, device=self.device)
+        arithmetic = torch.float64 if arithmetic_type(table.types) == FLOAT64 else torch.float32
+        self.uniforms = torch.empty(n, max(1, len(passed_uniforms(program))), dtype=arithmetic, device=self.device)
         self.keys = torch.empty(n, dtype=torch.int32, device=self.device)
         self._constants = self._sender.send(torch.tensor([*constants(program), 0.0], dtype=torch.float64))
         self._sent_numbers: dict[str, tuple[float, Tensor]] = {}

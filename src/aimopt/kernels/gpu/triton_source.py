@@ -20,7 +20,7 @@ from aimopt.kernels.symbols import Node, Number
 ALIGNMENT = 16  # bytes per load of a thread: in a WHOLE chunk all addresses are multiples of it
 
 
-def step_numbers(program: Program) -> list[Number]:
+def passed_uniforms(program: Program) -> list[Number]:
     """The numbers that `prepare` passes to `step`, in the order of a row of `uniforms`."""
     return list(dict.fromkeys(n for i in program.code for n in i.numbers))
 
@@ -28,7 +28,7 @@ def step_numbers(program: Program) -> list[Number]:
 def constants(program: Program) -> list[float]:
     """The constants of a program. They are not part of the source, so that a schedule of one needs no new kernel."""
     numbers = [n for node in program.uniforms for n in node.args] + [n for _, n in program.scalar_results]
-    return list(dict.fromkeys(n for n in (*numbers, *step_numbers(program)) if not isinstance(n, Node)))
+    return list(dict.fromkeys(n for n in (*numbers, *passed_uniforms(program)) if not isinstance(n, Node)))
 
 
 def source(program: Program, types: tuple[int, ...], scalar_types: tuple[int, ...], stochastic: bool) -> str:
@@ -44,12 +44,12 @@ class _Printer:
         self.program = program
         self.types = [TYPES[kind].triton for kind in types]
         self.scalar_types = [TYPES[kind].triton for kind in scalar_types]
-        self.math = TYPES[arithmetic_type(types)].triton
+        self.arithmetic = TYPES[arithmetic_type(types)].triton
         self.streams = [f"{_identifier(name)}_{k}" for k, name in enumerate(program.streams)]
         self.scalars = {name: f"{_identifier(name)}_{k}" for k, name in enumerate(program.scalars)}
-        self.step_numbers = step_numbers(program)
+        self.passed_uniforms = passed_uniforms(program)
         self.written = [k for k, name in enumerate(program.streams) if name in program.written]
-        self.stochastic_streams = [k for k in self.written if stochastic and self.types[k] != self.math]
+        self.stochastic_streams = [k for k in self.written if stochastic and self.types[k] != self.arithmetic]
         self.row = RowLayout(len(scalar_types), len(types))
         self.width = self.row.width - 1  # the addresses of gradients have their own array
         self.constants = constants(program)
@@ -88,10 +88,10 @@ class _Printer:
             yield f"    {self.number(constant)} = tl.full([LANES], 0.0, tl.float64) + tl.load(constants + {k})"
         for node in self.program.uniforms:
             operands = dict(zip(OPERANDS, map(self.number, node.args), strict=False))
-            yield f"    {self.number(node)} = {UNIFORM_OPS[node.op].triton.format(**operands, math='tl.float64')}"
-        for k, number in enumerate(self.step_numbers):
-            target = f"uniforms + tensor * {len(self.step_numbers)} + {k}"
-            yield f"    tl.store({target}, {self.number(number)}.to({self.math}), valid)"
+            yield f"    {self.number(node)} = {UNIFORM_OPS[node.op].triton.format(**operands, T='tl.float64')}"
+        for k, number in enumerate(self.passed_uniforms):
+            target = f"uniforms + tensor * {len(self.passed_uniforms)} + {k}"
+            yield f"    tl.store({target}, {self.number(number)}.to({self.arithmetic}), valid)"
         if self.stochastic_streams:
             yield f"    rank = tl.load(row + {self.row.RANK}, valid, 0).to(tl.uint32)"
             yield f"    tl.store(keys + tensor, scramble(scramble({step}.to(tl.int64).to(tl.uint32)) ^ rank), valid)"
@@ -117,8 +117,8 @@ class _Printer:
         for name, kind, address in zip(self.streams, self.types, [*addresses, "gradients + tensor"], strict=True):
             yield f"    {name}_pointer = tl.load({address}).to(tl.pointer_type({kind}))"
             yield f"    {name}_pointer = tl.multiple_of({name}_pointer, {ALIGNMENT} if WHOLE else 1)"
-        for k, number in enumerate(self.step_numbers):
-            yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.step_numbers)} + {k})"
+        for k, number in enumerate(self.passed_uniforms):
+            yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.passed_uniforms)} + {k})"
         for k in self.stochastic_streams:
             key = "tl.load(keys + tensor).to(tl.uint32, bitcast=True)"
             yield f"    {self.streams[k]}_key = scramble({key} ^ {k})"
@@ -132,16 +132,16 @@ class _Printer:
     def _body(self) -> Iterator[str]:
         for name, kind in zip(self.streams, self.types, strict=True):
             loaded = f"tl.load({name}_pointer + element, inside, 0)"
-            yield f"{name} = {loaded if kind == self.math else f'widen({loaded}, {self.math})'}"
+            yield f"{name} = {loaded if kind == self.arithmetic else f'widen({loaded}, {self.arithmetic})'}"
         for op, out, registers, numbers in self.program.code:
             operands = dict(zip(OPERANDS, map(self.register, registers), strict=False))
             operands |= dict(zip(NUMBERS, map(self.number, numbers), strict=False))
-            yield f"{self.register(out)} = {ELEMENT_OPS[op].triton.format(**operands, math=self.math)}"
+            yield f"{self.register(out)} = {ELEMENT_OPS[op].triton.format(**operands, T=self.arithmetic)}"
         for k in self.written:
             name = value = self.streams[k]
             if k in self.stochastic_streams:
                 value = f"round_stochastically({name}, {self.types[k]}, {name}_key, element)"
-            elif self.types[k] != self.math:
+            elif self.types[k] != self.arithmetic:
                 value = f"to_nearest({name}, {self.types[k]})"
             yield f"tl.store({name}_pointer + element, {value}, inside)"
 
