@@ -17,6 +17,7 @@ from aimopt.lab.protocol.run_config import frozen, usual_options, usual_rate
 from aimopt.lab.protocol.schema import integer
 from aimopt.lab.protocol.tasks import TaskEntry
 
+LATER_FIELDS = ("search_steps",)  # fields of a study that the first versions did not write
 _ABOUT_THE_STUDY = ("seeds", "grid", "search_steps")  # settings of the first version that determine no run
 
 

@@ -11,17 +11,28 @@ import ast
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.older_records import updated_definition, updated_record
+from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
 from aimopt.lab.protocol.protocol import TUNING_SEED
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
-from aimopt.lab.protocol.schema import fields, flag, integer, list_of, map_of, nonempty_text, number, optional, text
+from aimopt.lab.protocol.schema import (
+    Shape,
+    fields,
+    flag,
+    integer,
+    list_of,
+    map_of,
+    nonempty_text,
+    number,
+    optional,
+    text,
+)
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
 from aimopt.lab.stats import RateChoice, select_rate
@@ -30,29 +41,6 @@ Role = Literal["search", "final", "untuned"]
 _CONTENDER = fields(
     {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
 )
-SHAPE = fields(
-    {
-        "name": nonempty_text,
-        "task": text,
-        "scale": text,
-        "contenders": list_of(_CONTENDER),
-        "seeds": list_of(integer(0)),
-        "grid": list_of(number()),
-        "reference": text,
-    },
-    {
-        "search_steps": integer(1),
-        "subject": optional(text),
-        "published": map_of(list_of(number(), length=2)),
-        "settings": map_of(schema.plain),
-        "tuning_seed": integer(0),
-        "untuned": flag,
-        "rate_of": optional(text),
-        "axes": list_of(text),
-        "facts": facts.SHAPE,
-    },
-)
-_NOT_IN_THE_DEFINITION = ("stored_facts", "stored_as")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,29 +77,56 @@ class Cell(NamedTuple):
     config: RunConfig
 
 
+def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
+    """The metadata of a field that files hold: the shape that its value must have there, and how to read it."""
+    return {"shape": shape, "read": read}
+
+
+def _contenders(records: Sequence[Mapping[str, Any]]) -> tuple[Contender, ...]:
+    return tuple(Contender(**record) for record in records)
+
+
+def _frozen_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: frozen(value) for name, value in settings.items()}
+
+
+def _pairs(published: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    return {label: (mean, std) for label, (mean, std) in published.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A comparison of contenders. Its result depends only on its runs."""
 
-    name: str
-    task: str
-    scale: str
-    contenders: tuple[Contender, ...]
-    subject: str | None = None  # the contender in the headline; None: the first that is not the reference
-    reference: str  # the contender that the others are compared with
-    seeds: tuple[int, ...]
-    grid: tuple[float, ...]  # in units of the contender's usual learning rate; one number: no search
-    search_steps: int  # length of a search run, which trains the beginning of the schedule
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the task, if they differ from its scale
-    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # other authors' mean and std, by label
-    tuning_seed: int = TUNING_SEED
-    untuned: bool = False  # also train at the usual learning rates
-    rate_of: str | None = None  # the contender that is searched; all others take its learning rate
-    axes: tuple[str, ...] = ()  # the options that differ between contenders
-    stored_facts: Facts | None = field(default=None, compare=False, repr=False)  # of a study that was read from a store
-    stored_as: str | None = field(
-        default=None, compare=False, repr=False
-    )  # its file name in the store, without the ending
+    name: str = field(metadata=stored(nonempty_text))
+    task: str = field(metadata=stored(text))
+    scale: str = field(metadata=stored(text))
+    contenders: tuple[Contender, ...] = field(metadata=stored(list_of(_CONTENDER), _contenders))
+    # The contender in the headline; None: the first that is not the reference.
+    subject: str | None = field(default=None, metadata=stored(optional(text)))
+    # The contender that the others are compared with.
+    reference: str = field(metadata=stored(text))
+    seeds: tuple[int, ...] = field(metadata=stored(list_of(integer(0)), tuple))
+    # In units of the contender's usual learning rate; one number: no search.
+    grid: tuple[float, ...] = field(metadata=stored(list_of(number()), lambda rates: tuple(map(float, rates))))
+    # Length of a search run, which trains the beginning of the schedule.
+    search_steps: int = field(metadata=stored(integer(1)))
+    # Settings of the task, if they differ from its scale.
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata=stored(map_of(schema.plain), _frozen_values))
+    # Other authors' mean and std, by label.
+    published: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict, metadata=stored(map_of(list_of(number(), length=2)), _pairs)
+    )
+    tuning_seed: int = field(default=TUNING_SEED, metadata=stored(integer(0)))
+    # Whether contenders are also trained at their usual learning rates.
+    untuned: bool = field(default=False, metadata=stored(flag))
+    # The contender that is searched; all others take its learning rate.
+    rate_of: str | None = field(default=None, metadata=stored(optional(text)))
+    # The options that differ between contenders.
+    axes: tuple[str, ...] = field(default=(), metadata=stored(list_of(text), tuple))
+    # Of a study that was read from a store: its facts, and its file name without the ending.
+    stored_facts: Facts | None = field(default=None, compare=False, repr=False)
+    stored_as: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         labels = [contender.label for contender in self.contenders]
@@ -258,8 +273,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """The definition of the study, as plain numbers, strings, lists and dictionaries."""
-        names = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_IN_THE_DEFINITION]
-        definition = {name: getattr(self, name) for name in names}
+        definition = {name: getattr(self, name) for name in _STORED}
         contenders = map(dataclasses.asdict, self.contenders)
         definition["contenders"] = tuple({k: v for k, v in c.items() if v is not None} for c in contenders)
         return {name: value for name, value in definition.items() if value is not None}
@@ -321,17 +335,21 @@ class Study:
         return {}
 
 
+_STORED = {f.name: f.metadata for f in dataclasses.fields(Study) if "shape" in f.metadata}
+_REQUIRED = [f.name for f in dataclasses.fields(Study) if f.default is f.default_factory is dataclasses.MISSING]
+SHAPE = fields(
+    {name: _STORED[name]["shape"] for name in _REQUIRED if name not in LATER_FIELDS},
+    {
+        **{name: metadata["shape"] for name, metadata in _STORED.items() if name not in _REQUIRED},
+        **{name: _STORED[name]["shape"] for name in LATER_FIELDS},
+        "facts": facts.SHAPE,
+    },
+)
+
+
 def _fields_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a study, from a record with the right shape; without its facts."""
-    converted = {
-        "contenders": tuple(Contender(**contender) for contender in record["contenders"]),
-        "seeds": tuple(record["seeds"]),
-        "grid": tuple(map(float, record["grid"])),
-        "settings": {name: frozen(value) for name, value in record.get("settings", {}).items()},
-        "axes": tuple(record.get("axes", ())),
-        "published": {label: (mean, std) for label, (mean, std) in record.get("published", {}).items()},
-    }
-    return {name: value for name, value in {**record, **converted}.items() if name != "facts"}
+    return {name: metadata["read"](record[name]) for name, metadata in _STORED.items() if name in record}
 
 
 def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
