@@ -156,8 +156,8 @@ def test_only_unchanged_optimizers_have_published_results() -> None:
     found = findings()[1]
     published = {s.label: s.published for s in found.standings if s.published}
     assert published == {"RADAR": (0.9, 0.01, 1), "AdamW": (0.8, 0.02, 2)}
-    assert not found.at_paper_setting
-    assert analyse(odd_comparison("paper"), {}).at_paper_setting
+    assert not found.at_published_setting
+    assert analyse(odd_comparison("full"), {}).at_published_setting
 
 
 def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aimopt.lab.protocol import study_files
+from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Study
@@ -195,3 +196,8 @@ def test_the_final_runs_of_an_interrupted_search_are_counted() -> None:
     study = short_study(untuned=False)
     assert study.count_unknown_runs(search_runs(study, {0.5: 1, 1.0: 1}, "running")) == 4
     assert study.count_unknown_runs(search_runs(study, {0.5: 1, 1.0: 1}, "failed")) == 0
+
+
+def test_a_protocol_wants_the_source_of_published_results() -> None:
+    with pytest.raises(ValueError, match="published must be a PublishedTable"):
+        Protocol(published={"RADAR": (0.5, 0.1)})  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aimopt.lab.api import analyse, run, run_all
     from aimopt.lab.execution.engines import Resources
     from aimopt.lab.findings import Findings
-    from aimopt.lab.protocol.protocol import Protocol, same_options
+    from aimopt.lab.protocol.protocol import Protocol, PublishedTable, same_options
     from aimopt.lab.protocol.recipes import compare, sensitivity
     from aimopt.lab.protocol.run_config import RunConfig
     from aimopt.lab.protocol.study import Contender, Study
@@ -29,7 +29,7 @@ _HOMES = {
     "api": ("analyse", "run", "run_all"),
     "execution.engines": ("Resources",),
     "findings": ("Findings",),
-    "protocol.protocol": ("Protocol", "same_options"),
+    "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
     "protocol.recipes": ("compare", "sensitivity"),
     "protocol.run_config": ("RunConfig",),
     "protocol.study": ("Contender", "Study"),
@@ -45,6 +45,7 @@ __all__ = [
     "Findings",
     "Measure",
     "Protocol",
+    "PublishedTable",
     "Resources",
     "RunConfig",
     "Splits",

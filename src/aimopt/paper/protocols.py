@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from aimopt.lab.protocol.optimizers import resolved
-from aimopt.lab.protocol.protocol import Protocol, same_options
+from aimopt.lab.protocol.protocol import Protocol, PublishedTable, same_options
 from aimopt.paper.published import PUBLISHED
 from aimopt.paper.tasks.vision import EPOCH
 
@@ -44,7 +44,8 @@ _SAC = replace(PROTOCOL, options=same_options(weight_decay=0.0, gamma=SMALL_GAMM
 
 def _search_steps(protocol: Protocol, task: str, **by_scale: int) -> dict[str, Protocol]:
     """One protocol per scale, with this length of its search runs."""
-    published = PUBLISHED.get(task, {})
+    results = PUBLISHED.get(task)
+    published = PublishedTable(source="the paper", scale="paper", results=results) if results else None
     return {scale: replace(protocol, search_steps=n, published=published) for scale, n in by_scale.items()}
 
 

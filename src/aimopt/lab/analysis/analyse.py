@@ -139,8 +139,9 @@ def _differences(
 
 def _published(study: Study, facts: Facts) -> dict[str, Published]:
     """Results that were published for contenders of this study, with their ranks."""
-    ranks = _ranks({label: mean for label, (mean, _) in study.published.items()}, facts.measure.better)
-    return {label: Published(*study.published[label], rank) for label, rank in ranks.items()}
+    results = study.published.results if study.published else {}
+    ranks = _ranks({label: mean for label, (mean, _) in results.items()}, facts.measure.better)
+    return {label: Published(*results[label], rank) for label, rank in ranks.items()}
 
 
 def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:

@@ -88,7 +88,7 @@ class ToTarget(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The published result of a contender, at the scale of the paper."""
+    """The published result of a contender, at the scale of its publication."""
 
     mean: float
     std: float
@@ -196,9 +196,10 @@ class StudyAnalysis:
         return next(standing for standing in self.standings if standing.label == label)
 
     @property
-    def at_paper_setting(self) -> bool:
+    def at_published_setting(self) -> bool:
         """Whether the scale and settings are those of the published results."""
-        return self.study.scale == "paper" and not self.study.settings
+        published = self.study.published
+        return published is not None and published.scale == self.study.scale and not self.study.settings
 
     @property
     def ranked(self) -> list[Standing]:

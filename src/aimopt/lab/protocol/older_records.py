@@ -4,7 +4,8 @@
     updated_record(record)             a study in a store of an older version, so that its finished runs are found
 
 The first version wrote neither facts nor search_steps, and weight_decay and other options were settings of the task
-(`TaskEntry.former_settings`). The second version wrote search_steps and published numbers into the facts.
+(`TaskEntry.former_settings`). The second version wrote search_steps and published results into the facts. The third
+version wrote them into the study, but without the source of the published results.
 """
 
 import dataclasses
@@ -14,9 +15,12 @@ from typing import Any
 from aimopt.lab.protocol import import_paths, optimizers, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.run_config import frozen, usual_options, usual_rate
-from aimopt.lab.protocol.schema import integer
+from aimopt.lab.protocol.schema import Name, fields, integer, list_of, map_of, number, optional, text
 from aimopt.lab.protocol.tasks import TaskEntry
 
+_RESULTS = map_of(list_of(number(), length=2))
+_TABLE = fields({"source": text, "scale": text, "results": _RESULTS})
+_FORMER_SOURCE = {"source": "the paper", "scale": "paper"}  # of all published results in the older versions
 LATER_FIELDS = ("search_steps",)  # fields of a study that the first versions did not write
 _ABOUT_THE_STUDY = ("seeds", "grid", "search_steps")  # settings of the first version that determine no run
 
@@ -25,7 +29,7 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     """The definition of a study, completed by the protocol of its task if an older version wrote it."""
     written = {name: value for name, value in definition.items() if name != "facts"}
     if "search_steps" in written:
-        return written
+        return _with_source(written)
     entry = tasks.entry(written["task"])
     protocol = entry.protocol(written["scale"])
     settings, former = _split_settings(written.get("settings", {}), entry)
@@ -37,12 +41,13 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {**optimizers.known_options(name, usual), **contender.get("options", {})}
         contenders.append({**contender, "options": chosen, "lr": usual_rate(task, protocol, name)})
     labels = [contender["label"] for contender in contenders]
+    published = protocol.published_for(labels)
     updated = {
         **written,
         "contenders": contenders,
         "settings": settings,
-        "search_steps": former.get("search_steps", min(protocol.search_steps or task.steps, task.steps)),
-        "published": {label: protocol.published[label] for label in labels if label in protocol.published},
+        "search_steps": former.get("search_steps", protocol.search_length(task.steps)),
+        "published": published and dataclasses.asdict(published),
     }
     if written["name"] == "compare" and protocol.subject in labels:
         updated["subject"] = protocol.subject
@@ -54,12 +59,13 @@ def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str,
     if "facts" in record:
         facts = Facts.from_dict(record["facts"])
         if "search_steps" in record:
-            return dict(record), facts
+            return _with_source(record), facts
         integer(1)(facts.settings.get("search_steps"), "search_steps of facts of a study")
         published = record["facts"].get("published", {})
         labels = {contender["label"] for contender in record["contenders"]}
         of_study = {label: mean_and_std for label, mean_and_std in published.items() if label in labels}
-        return {**record, "search_steps": facts.settings["search_steps"], "published": of_study}, facts
+        updated = {**record, "search_steps": facts.settings["search_steps"], "published": of_study}
+        return _with_source(updated), facts
     import_paths.check_trusted([record["task"], *(c["optimizer"] for c in record["contenders"])], trust)
     try:
         return _with_facts_of_code(record)
@@ -67,6 +73,23 @@ def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str,
         raise
     except Exception as error:  # loading a task or an optimizer may raise anything
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def published_shape(value: Any, name: Name) -> None:
+    """The shape of published results: with their source, or as the older versions wrote them."""
+    (_TABLE if _has_source(value) else optional(_RESULTS))(value, name)
+
+
+def _has_source(published: Any) -> bool:
+    return isinstance(published, Mapping) and isinstance(published.get("source"), str)
+
+
+def _with_source(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose published results have a source."""
+    published = record.get("published")
+    if not published or _has_source(published):
+        return {**record, "published": published or None}
+    return {**record, "published": {**_FORMER_SOURCE, "results": published}}
 
 
 def _with_facts_of_code(record: Mapping[str, Any]) -> tuple[dict[str, Any], Facts]:

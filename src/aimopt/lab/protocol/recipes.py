@@ -107,8 +107,8 @@ def make_study(
         "seeds": protocol.seeds,
         "grid": protocol.grid,
         "tuning_seed": protocol.tuning_seed,
-        "search_steps": min(protocol.search_steps or task_at_scale.steps, task_at_scale.steps),
-        "published": {c.label: protocol.published[c.label] for c in contenders if c.label in protocol.published},
+        "search_steps": protocol.search_length(task_at_scale.steps),
+        "published": protocol.published_for(contender.label for contender in contenders),
     }
     study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **{**defaults, **fields})
     study.check()

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
-from aimopt.lab.protocol.protocol import TUNING_SEED
+from aimopt.lab.protocol.older_records import LATER_FIELDS, published_shape, updated_definition, updated_record
+from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
 from aimopt.lab.protocol.schema import (
     Shape,
@@ -90,8 +90,11 @@ def _frozen_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: frozen(value) for name, value in settings.items()}
 
 
-def _pairs(published: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    return {label: (mean, std) for label, (mean, std) in published.items()}
+def _published(record: Mapping[str, Any] | None) -> PublishedTable | None:
+    if record is None:
+        return None
+    results = {label: (mean, std) for label, (mean, std) in record["results"].items()}
+    return PublishedTable(**{**record, "results": results})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +116,8 @@ class Study:
     search_steps: int = field(metadata=stored(integer(1)))
     # Settings of the task, if they differ from its scale.
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=stored(map_of(schema.plain), _frozen_values))
-    # Other authors' mean and std, by label.
-    published: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict, metadata=stored(map_of(list_of(number(), length=2)), _pairs)
-    )
+    # Results of other authors for these contenders.
+    published: PublishedTable | None = field(default=None, metadata=stored(published_shape, _published))
     tuning_seed: int = field(default=TUNING_SEED, metadata=stored(integer(0)))
     # Whether contenders are also trained at their usual learning rates.
     untuned: bool = field(default=False, metadata=stored(flag))
@@ -276,6 +277,7 @@ class Study:
         definition = {name: getattr(self, name) for name in _STORED}
         contenders = map(dataclasses.asdict, self.contenders)
         definition["contenders"] = tuple({k: v for k, v in c.items() if v is not None} for c in contenders)
+        definition["published"] = self.published and dataclasses.asdict(self.published)
         return {name: value for name, value in definition.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ MOVED_TO_PROTOCOL = {
     "search_steps": "--search-steps",
     "weight_decay": "--option weight_decay=0.1",
     "options": "--option",
-    "published": "Protocol(published=…)",
+    "published": "Protocol(published=PublishedTable(…))",
 }
 
 

@@ -57,8 +57,8 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
     for analysis in shown:
         name = TableCell(phrasing.name_of(analysis), below=f"scale {analysis.study.scale}")
         rows.append((name, _metric(analysis), *(_result(analysis, label) for label in labels)))
-        if any(s.published for s in analysis.standings):
-            rows.append(_paper_row(analysis, labels))
+        if analysis.study.published is not None:
+            rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
     note = "Mean and ± standard deviation of the seeds; best mean bold, second underlined. "
     note += f"▲ better and ▼ worse than {phrasing.listed(references)}; no mark: cannot tell."
@@ -93,7 +93,7 @@ def _mean_and_std(spread: Spread, decimals: int) -> tuple[str, str]:
     return phrasing.number(spread.mean, decimals), f"± {phrasing.number(spread.std, decimals)}"
 
 
-def _paper_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCell, ...]:
+def _published_row(analysis: StudyAnalysis, labels: Sequence[str], source: str) -> tuple[TableCell, ...]:
     """The published numbers if scale and settings are the published ones; otherwise only their ranking."""
     by_label = {s.label: s.published for s in analysis.standings}
     cells = []
@@ -101,16 +101,16 @@ def _paper_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCel
         known = by_label.get(label)
         if known is None:
             cells.append(TableCell("", tone="muted"))
-        elif analysis.at_paper_setting:
+        elif analysis.at_published_setting:
             decimals = 0 if known.std >= 100 else 4
             below = f"± {phrasing.number(known.std, decimals)}"
             cells.append(TableCell(phrasing.number(known.mean, decimals), below=below, tone="muted"))
         else:
             cells.append(TableCell(phrasing.ordinal(known.rank), tone="muted"))
-    if analysis.at_paper_setting:
-        return TableCell("the paper's", tone="muted"), TableCell("", tone="muted"), *cells
+    if analysis.at_published_setting:
+        return TableCell(f"{source}'s", tone="muted"), TableCell("", tone="muted"), *cells
     return (
-        TableCell("the paper's ranking", below="at its own scale", tone="muted"),
+        TableCell(f"{source}'s ranking", below="at its own scale", tone="muted"),
         TableCell("rank", tone="muted"),
         *cells,
     )
