@@ -21,8 +21,8 @@ from aimopt.paper.entries import TASKS
 def tables(store: Store) -> Iterator[str]:
     """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
     runs = store.runs()
-    for study in sorted(store.studies(), key=lambda s: (s.name != "compare", s.name, TASKS.index(s.task))):
-        table = comparison if study.name == "compare" else heat_map if len(study.axes) == 2 else variants
+    for study in sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task))):
+        table = comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
         yield from table(study, runs)
         yield ""
 

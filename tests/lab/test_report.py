@@ -476,3 +476,26 @@ def test_a_contender_has_one_colour_and_radar_always_the_same() -> None:
     for found in findings()[:2]:
         slots = [styles[standing.label].slot for standing in found.standings]
         assert len(set(slots)) == len(slots)
+
+
+def test_a_comparison_counts_in_the_report_whatever_its_name_is(tmp_path: Path) -> None:
+    usual = findings()[:2]
+    named = [dataclasses.replace(a, study=dataclasses.replace(a.study, name="mine")) for a in usual]
+    expected, report = (build_report(analyses, "Two tasks", "") for analyses in (usual, named))
+    assert expected.headline
+    assert report.headline == expected.headline
+    assert report.ranks is not None
+    assert report.ranks == expected.ranks
+    assert report.results is not None
+    assert [row[1:] for row in report.results.rows] == [row[1:] for row in expected.results.rows]  # type: ignore[union-attr]
+    assert report.results.rows[0][0].text == f"{usual[0].title}: mine"
+    cards = [write(tmp_path / name, a, refresh=1).read_text() for name, a in (("usual", usual), ("named", named))]
+    verdict = re.compile(r'<p><span class="pill \w+">[^<]*</span></p>')
+    assert len(verdict.findall(cards[0])) == 2
+    assert verdict.findall(cards[0]) == verdict.findall(cards[1])
+
+
+def test_an_ablation_is_no_comparison() -> None:
+    assert comparison().is_comparison
+    assert not ablated().is_comparison
+    assert not heat_map().is_comparison

@@ -32,7 +32,7 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> Across | None:
     Ranks are computed from the means. The profile treats each pair of task and seed as one problem, so it includes the
     luck of the seeds.
     """
-    compared = {f"{f.title}, {f.study.scale}": f for f in analyses if f.study.name == "compare" and f.ranked}
+    compared = {f"{f.title}, {f.study.scale}": f for f in analyses if f.study.is_comparison and f.ranked}
     labels = list(dict.fromkeys(s.label for f in compared.values() for s in f.standings))
     on_all_tasks = [label for label in labels if all(label in {s.label for s in f.ranked} for f in compared.values())]
     if len(compared) < 2 or len(on_all_tasks) < 2:

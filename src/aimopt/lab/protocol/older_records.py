@@ -14,6 +14,7 @@ from typing import Any
 
 from aimopt.lab.protocol import import_paths, optimizers, tasks
 from aimopt.lab.protocol.facts import Facts
+from aimopt.lab.protocol.protocol import is_comparison
 from aimopt.lab.protocol.run_config import frozen, usual_options, usual_rate
 from aimopt.lab.protocol.schema import Name, fields, integer, list_of, map_of, number, optional, text
 from aimopt.lab.protocol.tasks import TaskEntry
@@ -49,7 +50,7 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
         "search_steps": former.get("search_steps", protocol.search_length(task.steps)),
         "published": published and dataclasses.asdict(published),
     }
-    if written["name"] == "compare" and protocol.subject in labels:
+    if is_comparison(written.get("rate_of"), written.get("axes", ())) and protocol.subject in labels:
         updated["subject"] = protocol.subject
     return updated
 

@@ -6,7 +6,7 @@
 A protocol names optimizers and their options; a task never does. `recipes.py` makes studies from protocols.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,11 @@ TUNING_SEED = 5
 def same_options(**options: Any) -> Options:
     """The same options for all optimizers."""
     return lambda optimizer: options
+
+
+def is_comparison(rate_of: str | None, axes: Sequence[str]) -> bool:
+    """Whether a study compares optimizers, each with a search of its own; in other studies they share one rate."""
+    return rate_of is None and not axes
 
 
 @dataclass(frozen=True, kw_only=True)

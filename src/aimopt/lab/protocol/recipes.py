@@ -13,7 +13,7 @@ from aimopt.lab.protocol import optimizers as known_optimizers
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.run_config import usual_options, usual_rate
-from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.protocol.study import COMPARISON, Contender, Study
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     contenders = [Contender.named(name) for name in names]
     labels = [contender.label for contender in contenders]
     reference = protocol.reference if protocol.reference in labels else labels[-1]
-    chosen = {"name": "compare", "reference": reference, "untuned": True, **fields}
+    chosen = {"name": COMPARISON, "reference": reference, "untuned": True, **fields}
     if protocol.subject in labels:
         chosen.setdefault("subject", protocol.subject)
     return make_study(task, scale, contenders, protocol, options or {}, chosen)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.older_records import LATER_FIELDS, published_shape, updated_definition, updated_record
-from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable
+from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, is_comparison
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
 from aimopt.lab.protocol.schema import (
     Shape,
@@ -37,6 +37,7 @@ from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
 from aimopt.lab.stats import RateChoice, select_rate
 
+COMPARISON = "compare"  # the name of a comparison, unless its author gives another
 Role = Literal["search", "final", "untuned"]
 _CONTENDER = fields(
     {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
@@ -182,6 +183,11 @@ class Study:
     def searches(self) -> bool:
         """Whether a search chooses the learning rates."""
         return len(self.grid) > 1
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether this is a comparison of optimizers, whatever its name is: it counts in the results of a report."""
+        return is_comparison(self.rate_of, self.axes)
 
     @property
     def headline_contender(self) -> str | None:

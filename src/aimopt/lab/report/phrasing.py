@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from aimopt.lab.analysis import Across, Standing, StudyAnalysis
+from aimopt.lab.protocol.study import COMPARISON
 from aimopt.lab.stats import ENOUGH_SEEDS, Difference
 from aimopt.optimizers.option_symbols import SYMBOLS
 
@@ -128,10 +129,9 @@ def is_unsure(verdict_text: str) -> bool:
 
 def name_of(analysis: StudyAnalysis) -> str:
     """The name of a study in a heading."""
-    kind = analysis.study.name
     if analysis.sweep:
         return f"{analysis.title}: sensitivity to {listed(axis_name(axis) for axis in analysis.sweep.axes)}"
-    return analysis.title if kind == "compare" else f"{analysis.title}: {kind}"
+    return analysis.title if analysis.study.name == COMPARISON else f"{analysis.title}: {analysis.study.name}"
 
 
 def stamp(analysis: StudyAnalysis) -> str:
@@ -234,7 +234,7 @@ def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
 
 def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
     """The contender that a report is about: the subject of its first comparison, else the reference of its sweeps."""
-    comparisons = [analysis.study for analysis in analyses if analysis.study.name == "compare"]
+    comparisons = [analysis.study for analysis in analyses if analysis.study.is_comparison]
     subjects = [study.headline_contender for study in comparisons]
     return next((label for label in (*subjects, *(analysis.study.reference for analysis in analyses)) if label), None)
 
@@ -244,7 +244,7 @@ def headline(analyses: Sequence[StudyAnalysis], over_tasks: Across | None) -> st
 
     It ends with the number of seeds and the contenders.
     """
-    comparisons = [a for a in analyses if a.study.name == "compare" and a.study.headline_contender]
+    comparisons = [a for a in analyses if a.study.is_comparison and a.study.headline_contender]
     if not comparisons:
         return ""
     subject, reference = comparisons[0].study.headline_contender, comparisons[0].study.reference

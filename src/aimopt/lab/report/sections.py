@@ -66,10 +66,10 @@ class Report:
 
 def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) -> Report:
     """The report of several studies. Comparisons come first, sweeps last."""
-    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, analysis.study.name != "compare"))
+    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, not analysis.study.is_comparison))
     styles = figures.styles_of(analyses)
     across = across_tasks(analyses)
-    compared = [analysis for analysis in analyses if analysis.study.name == "compare"]
+    compared = [analysis for analysis in analyses if analysis.study.is_comparison]
     results = tables.results(compared)
     stamp = "; ".join(dict.fromkeys(phrasing.stamp(f).split(" · ", 1)[1] for f in compared if f.ranked))
     across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
@@ -122,7 +122,7 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
         "cost": [tables.cost(analysis)] if analysis.sweep is None else [],
         "returns": [tables.returns(analysis)],
     }
-    if analysis.study.name != "compare" and analysis.sweep is None:
+    if not analysis.study.is_comparison and analysis.sweep is None:
         tables_by_part["verdicts"].insert(0, tables.results([analysis]))
     parts = []
     for part, title in PARTS.items():

@@ -80,7 +80,7 @@ def _verdict(section: Section) -> TableCell | None:
     analysis = section.analysis
     subject = analysis.study.headline_contender
     standing = next((s for s in analysis.standings if s.label == subject and s.difference), None)
-    if standing is None or analysis.study.name != "compare":
+    if standing is None or not analysis.study.is_comparison:
         return None
     verdict = phrasing.short_verdict(standing.difference)
     return TableCell(f"{subject} against {analysis.study.reference}: {verdict}", tone=tables.verdict_tone(verdict))
