@@ -65,7 +65,7 @@ def agreement(standings: Iterable[Standing]) -> float:
 def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """RADAR without its parts or over an option, at RADAR's rate."""
     analysis = analyse(study, runs)
-    what = f"over {phrasing.axis_name(study.axes[0])}" if study.axes else "without its parts"
+    what = f"over {phrasing.axis_name(study, study.axes[0])}" if study.axes else "without its parts"
     yield f"### {analysis.title}: RADAR {what}, at {analysis.standings[0].lr:g}"
     yield ""
     yield f"| | {analysis.measure.label} | against RADAR |"
@@ -78,7 +78,7 @@ def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """Means over two options."""
     analysis = analyse(study, runs)
     assert analysis.sweep is not None
-    down, across = (phrasing.axis_name(axis) for axis in study.axes)
+    down, across = (phrasing.axis_name(study, axis) for axis in study.axes)
     rows, columns = analysis.sweep.values
     seeds = f"{len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}"
     yield f"### {analysis.title}: {analysis.measure.label} over {down} and {across}, {seeds}"

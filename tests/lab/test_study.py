@@ -12,6 +12,7 @@ from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run, Status
 from aimopt.paper.presets import HEAT_MAP, ablation
 from aimopt.paper.protocols import OPTIMIZERS
@@ -201,3 +202,12 @@ def test_the_final_runs_of_an_interrupted_search_are_counted() -> None:
 def test_a_protocol_wants_the_source_of_published_results() -> None:
     with pytest.raises(ValueError, match="published must be a PublishedTable"):
         Protocol(published={"RADAR": (0.5, 0.1)})  # type: ignore[arg-type]
+
+
+def test_a_study_names_its_axes_as_its_protocol_does() -> None:
+    protocol = Protocol(subject="torch.optim:SGD", symbols={"momentum": "μ", "dampening": "d"})
+    study = sensitivity("digits", "demo", {"momentum": (0.0, 0.9)}, protocol=protocol)
+    assert study.symbols == {"momentum": "μ"}
+    assert phrasing.axis_name(study, "momentum") == "μ"
+    assert phrasing.axis_name(study, "weight_decay") == "weight decay"
+    assert Study.from_dict(json.loads(json.dumps(study.to_dict()))) == study

@@ -13,6 +13,7 @@ from aimopt.lab.protocol.optimizers import canonical
 from aimopt.lab.protocol.recipes import make_study, sensitivity
 from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.protocol.tasks import entry
+from aimopt.paper.protocols import SYMBOLS
 
 # ℓ in units of the learning rate.
 HEAT_MAP = {"ell_ratio": (1e-4, 1e-3, 1e-2, 1e-1, 1.0), "gamma": (0.0, 0.05, 0.1, 0.2, 0.4)}
@@ -41,7 +42,7 @@ def ablation(task: str, scale: str = "mini", *, optimizer: str = "RADAR", **fiel
 
 
 def _over(axes: Mapping[str, tuple[float, ...]], task: str, scale: str = "mini", **fields: Any) -> Study:
-    return sensitivity(task, scale, axes, **{"optimizer": "RADAR", **fields})
+    return sensitivity(task, scale, axes, **{"optimizer": "RADAR", "symbols": SYMBOLS, **fields})
 
 
 heatmap: Preset = partial(_over, HEAT_MAP)

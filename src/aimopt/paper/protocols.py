@@ -19,11 +19,15 @@ OPTIMIZERS = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Li
 # γ of RADAR in some settings; in the paper's other settings γ is 0.1, the default.
 SMALL_GAMMA = 0.01
 
+# The paper's symbols for options of RADAR, for tables and figures.
+SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
+
 PROTOCOL = Protocol(
     optimizers=OPTIMIZERS,
     subject="RADAR",
     reference="AdamW",
     lr_factors={"Adan": 2.5, "Lion": 0.1, "AcceleratedLion": 0.1},
+    symbols=SYMBOLS,
 )
 
 

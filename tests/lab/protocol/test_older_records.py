@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from aimopt.lab import PublishedTable, Store, Study
+from aimopt.lab import PublishedTable, Store, Study, sensitivity
 from short_studies import short_study
 
 RESULTS = {"RADAR": (0.5, 0.1), "AdamW": (0.6, 0.2)}
 
 
 def third_version(study: Study) -> dict[str, Any]:
-    """The record that the third version wrote: published results without a source."""
+    """The record that the third version wrote: published results without a source, and no symbols."""
     record = json.loads(json.dumps(study.to_record()))
+    del record["symbols"]
     return {**record, "published": {label: list(pair) for label, pair in RESULTS.items()}}
 
 
@@ -53,3 +54,10 @@ def test_a_study_that_is_saved_again_keeps_the_file_of_an_older_version(tmp_path
     store = Store(tmp_path)
     assert store.save_study(study).stored_as == "older"
     assert store.set_aside_reasons() == store.unreadable == {}
+
+
+def test_axes_of_older_studies_have_the_symbols_of_the_paper() -> None:
+    study = sensitivity("digits", "demo", {"gamma": (0.0, 0.1), "weight_decay": (0.0, 0.1)})
+    record = third_version(study)
+    assert study.symbols == {"gamma": "γ"}
+    assert Study.from_record({**record, "published": {}}) == study

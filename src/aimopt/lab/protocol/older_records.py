@@ -5,7 +5,7 @@
 
 The first version wrote neither facts nor search_steps, and weight_decay and other options were settings of the task
 (`TaskEntry.former_settings`). The second version wrote search_steps and published results into the facts. The third
-version wrote them into the study, but without the source of the published results.
+version wrote them into the study, but without the source of the published results and the symbols of options.
 """
 
 import dataclasses
@@ -21,6 +21,8 @@ from aimopt.lab.protocol.tasks import TaskEntry
 
 _RESULTS = map_of(list_of(number(), length=2))
 _TABLE = fields({"source": text, "scale": text, "results": _RESULTS})
+# How all reports of the older versions named these options.
+_FORMER_SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
 _FORMER_SOURCE = {"source": "the paper", "scale": "paper"}  # of all published results in the older versions
 LATER_FIELDS = ("search_steps",)  # fields of a study that the first versions did not write
 _ABOUT_THE_STUDY = ("seeds", "grid", "search_steps")  # settings of the first version that determine no run
@@ -30,7 +32,7 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     """The definition of a study, completed by the protocol of its task if an older version wrote it."""
     written = {name: value for name, value in definition.items() if name != "facts"}
     if "search_steps" in written:
-        return _with_source(written)
+        return _completed(written)
     entry = tasks.entry(written["task"])
     protocol = entry.protocol(written["scale"])
     settings, former = _split_settings(written.get("settings", {}), entry)
@@ -52,7 +54,7 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     }
     if is_comparison(written.get("rate_of"), written.get("axes", ())) and protocol.subject in labels:
         updated["subject"] = protocol.subject
-    return updated
+    return _completed(updated)
 
 
 def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str, Any], Facts]:
@@ -60,13 +62,13 @@ def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str,
     if "facts" in record:
         facts = Facts.from_dict(record["facts"])
         if "search_steps" in record:
-            return _with_source(record), facts
+            return _completed(record), facts
         integer(1)(facts.settings.get("search_steps"), "search_steps of facts of a study")
         published = record["facts"].get("published", {})
         labels = {contender["label"] for contender in record["contenders"]}
         of_study = {label: mean_and_std for label, mean_and_std in published.items() if label in labels}
         updated = {**record, "search_steps": facts.settings["search_steps"], "published": of_study}
-        return _with_source(updated), facts
+        return _completed(updated), facts
     import_paths.check_trusted([record["task"], *(c["optimizer"] for c in record["contenders"])], trust)
     try:
         return _with_facts_of_code(record)
@@ -85,12 +87,13 @@ def _has_source(published: Any) -> bool:
     return isinstance(published, Mapping) and isinstance(published.get("source"), str)
 
 
-def _with_source(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record whose published results have a source."""
-    published = record.get("published")
-    if not published or _has_source(published):
-        return {**record, "published": published or None}
-    return {**record, "published": {**_FORMER_SOURCE, "results": published}}
+def _completed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the source of its published results and the symbols of its axes."""
+    published = record.get("published") or None
+    if published is not None and not _has_source(published):
+        published = {**_FORMER_SOURCE, "results": published}
+    symbols = {axis: _FORMER_SYMBOLS[axis] for axis in record.get("axes", ()) if axis in _FORMER_SYMBOLS}
+    return {"symbols": symbols, **record, "published": published}
 
 
 def _with_facts_of_code(record: Mapping[str, Any]) -> tuple[dict[str, Any], Facts]:

@@ -48,6 +48,8 @@ class Protocol:
     tuning_seed: int = TUNING_SEED
     search_steps: int | None = None  # length of a search run; None: the whole schedule
     published: PublishedTable | None = None
+    # How reports name options that a study varies, such as {"momentum": "β"}; otherwise by their own names.
+    symbols: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.published, PublishedTable | None):

@@ -110,7 +110,9 @@ def make_study(
         "search_steps": protocol.search_length(task_at_scale.steps),
         "published": protocol.published_for(contender.label for contender in contenders),
     }
-    study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **{**defaults, **fields})
+    axes, symbols = fields.get("axes", ()), fields.get("symbols", protocol.symbols)
+    chosen = {**defaults, **fields, "symbols": {axis: symbols[axis] for axis in axes if axis in symbols}}
+    study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **chosen)
     study.check()
     return study
 

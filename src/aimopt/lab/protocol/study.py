@@ -126,6 +126,8 @@ class Study:
     rate_of: str | None = field(default=None, metadata=stored(optional(text)))
     # The options that differ between contenders.
     axes: tuple[str, ...] = field(default=(), metadata=stored(list_of(text), tuple))
+    # How reports name an axis; otherwise by the name of its option.
+    symbols: Mapping[str, str] = field(default_factory=dict, metadata=stored(map_of(text)))
     # Of a study that was read from a store: its facts, and its file name without the ending.
     stored_facts: Facts | None = field(default=None, compare=False, repr=False)
     stored_as: str | None = field(default=None, compare=False, repr=False)

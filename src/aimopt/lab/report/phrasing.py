@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from aimopt.lab.analysis import Across, Standing, StudyAnalysis
-from aimopt.lab.protocol.study import COMPARISON
+from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.stats import ENOUGH_SEEDS, Difference
-from aimopt.optimizers.option_symbols import SYMBOLS
 
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}
@@ -95,9 +94,9 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def axis_name(option: str) -> str:
-    """The symbol of an option, or its name with spaces."""
-    return SYMBOLS.get(option, option.replace("_", " "))
+def axis_name(study: Study, option: str) -> str:
+    """The symbol that a study gives to an option, or its name with spaces."""
+    return study.symbols.get(option, option.replace("_", " "))
 
 
 def listed(names: Iterable[str]) -> str:
@@ -130,7 +129,8 @@ def is_unsure(verdict_text: str) -> bool:
 def name_of(analysis: StudyAnalysis) -> str:
     """The name of a study in a heading."""
     if analysis.sweep:
-        return f"{analysis.title}: sensitivity to {listed(axis_name(axis) for axis in analysis.sweep.axes)}"
+        names = [axis_name(analysis.study, axis) for axis in analysis.sweep.axes]
+        return f"{analysis.title}: sensitivity to {listed(names)}"
     return analysis.title if analysis.study.name == COMPARISON else f"{analysis.title}: {analysis.study.name}"
 
 

@@ -53,7 +53,7 @@ def _curve(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object, ..
         ax.axhline(reference.mean, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     ax.set_xticks(range(len(values)), [_value(value) for value in values])
     ax.set_xlim(-0.4, len(values) - 0.6)
-    name = phrasing.axis_name(axis)
+    name = phrasing.axis_name(analysis.study, axis)
     ax.set(xlabel=name, ylabel=f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}")
     plain_ticks(ax, "y")
     usual = "without it" if swept.default[0] is None else f"{name} = {_value(swept.default[0])}"
@@ -89,7 +89,7 @@ def _heat_map(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object,
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    names = [phrasing.axis_name(axis) for axis in swept.axes]
+    names = [phrasing.axis_name(analysis.study, axis) for axis in swept.axes]
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=names[0], ylabel=names[1])
     return Picture(
         "sweep",

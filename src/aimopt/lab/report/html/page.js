@@ -129,7 +129,7 @@
   system.addEventListener("change", apply);
   apply();
 
-  // On paper nothing is folded.
+  // Nothing is folded in print.
   addEventListener("beforeprint", () => all(document, "details").forEach((one) => { one.open = true; }));
 
   // A sweep is running: look again, and stay where the reader is.
