@@ -236,7 +236,10 @@ class TrainingLoop:
 
     def _record_session(self) -> None:
         """Record the provenance of this process, and the step from which it trains."""
-        self.writer.add_session(sessions.describe_session(self.device, self.data_checksum, self.step, self.world.size))
+        packages = self.task.packages
+        self.writer.add_session(
+            sessions.describe_session(self.device, self.data_checksum, self.step, self.world.size, packages)
+        )
 
     def _train_until_logged(self) -> None:
         begin = time.perf_counter()

@@ -111,7 +111,7 @@ class Task(ABC):
     score: ClassVar[Measure]  # decides the learning-rate search; never uses test data
     measure: ClassVar[Measure]  # the result in tables and verdicts
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {}}
-    extra: ClassVar[str] = "lab"  # installs its packages: pip install 'aimopt[extra]'
+    packages: ClassVar[tuple[str, ...]] = ()  # packages that may change a result; a run records their versions
 
     lr: float  # η₀, the usual learning rate on the task; the middle of a search
     steps: int  # length of the schedule

@@ -18,6 +18,8 @@ from aimopt.lab.protocol.task import Measure, Task
 from aimopt.lab.protocol.user_code import user_code
 
 INSTALLED = EntryPoints(group="aimopt.tasks", kind="task")
+# The attributes of a task class, and their types.
+_ATTRIBUTES = (("title", str), ("score", Measure), ("measure", Measure), ("scales", Mapping), ("packages", tuple))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def _check_task(name: str, task: Any) -> None:
     if inspect.isabstract(task):
         missing = ", ".join(sorted(task.__abstractmethods__))
         raise ValueError(f"{name} is not a complete task; define {missing} in the class")
-    for attribute, kind in (("title", str), ("score", Measure), ("measure", Measure), ("scales", Mapping)):
+    for attribute, kind in _ATTRIBUTES:
         if not isinstance(getattr(task, attribute, None), kind):
             raise ValueError(f"{name} is not a complete task; give the class a {attribute} of type {kind.__name__}")
 

@@ -39,7 +39,7 @@ class SoftActorCritic(Task):
 
     score: ClassVar[Measure] = Measure("valid_return", "validation return", better="higher")
     measure: ClassVar[Measure] = Measure("test_return", "total average return", better="higher")
-    extra: ClassVar[str] = "rl"
+    packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
 
     lr: float = 1e-3
     steps: int = 1_000_000
