@@ -167,7 +167,7 @@ def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
         return print_stopped(console)
     for findings in batch.findings:
         console.print(terminal_table(findings.analysis))
-    for line in (*batch.problems, *(run.failure() for run in batch.failed)):
+    for line in (*map(str, batch.problems), *(run.failure() for run in batch.failed)):
         print_line(console, line)
     print_line(console, f"{batch.runs} runs in {format_duration(batch.seconds)}, {batch.reused_runs} of them reused")
     print_line(console, f"report: {write_report(batch.findings, arguments.report or arguments.store / 'report')}")

@@ -38,10 +38,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def _overhead(arguments: argparse.Namespace) -> None:
-    from aimopt.lab.execution.cost_measurement import measure_costs
-    from aimopt.lab.protocol import tasks
-    from aimopt.lab.protocol.recipes import compare
-    from aimopt.lab.protocol.study import Contender
+    from aimopt.lab import Contender, api, compare
     from aimopt.measure.timing import Ratio
     from aimopt.messages.text_table import text_table
 
@@ -50,8 +47,7 @@ def _overhead(arguments: argparse.Namespace) -> None:
         fields["reference"] = Contender.named(arguments.reference).label
     protocol = protocol_of(arguments.task, arguments.scale)
     study = compare(arguments.task, arguments.scale, optimizers=arguments.optimizers or (), protocol=protocol, **fields)
-    tasks.prepare(study.task, study.make_task())
-    measured = measure_costs(study, device=arguments.device, rounds=arguments.rounds)
+    measured = api.measure_overhead(study, device=arguments.device, rounds=arguments.rounds)
     rows = [("optimizer", "step ms", f"/ {measured.reference} [quartiles]", "peak MiB", "state bytes per parameter")]
     for cost in measured.costs:
         numbers = (f"{cost.step_seconds * 1e3:.2f}", str(Ratio(*cost.ratio)), f"{cost.peak_bytes / 2**20:.0f}")

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aimopt.lab.api import analyse, run, run_all
+    from aimopt.lab.api import BatchResult, analyse, run, run_all
     from aimopt.lab.execution.engines import Resources
     from aimopt.lab.findings import Findings
     from aimopt.lab.protocol.protocol import Protocol, PublishedTable, same_options
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aimopt.lab.results.store import Store
 
 _HOMES = {
-    "api": ("analyse", "run", "run_all"),
+    "api": ("BatchResult", "analyse", "run", "run_all"),
     "execution.engines": ("Resources",),
     "findings": ("Findings",),
     "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
@@ -40,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BatchResult",
     "Contender",
     "Context",
     "Findings",

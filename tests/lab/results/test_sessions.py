@@ -1,4 +1,4 @@
-"""A run records the versions of what may change its result: those of the lab, and of the packages that its task names."""
+"""A run records the versions of what may change its result: those of the lab and of the packages of its task."""
 
 from importlib import metadata
 from pathlib import Path

@@ -4,6 +4,7 @@ scheduler.py            decides which runs are trained next, until a study is co
 engines/                places runs on processes and machines: local, Ray, Slurm
 runner.py               trains one run, from its config or its last checkpoint
 distributed.py          several processes that train one run together
+log_lines.py            shows the progress of downloads
 progress.py             shows the progress of a sweep; console.py is its terminal
 cost_forecast.py        predicts time, memory and disk space of a study
 cost_measurement.py     measures time and memory of a study's contenders

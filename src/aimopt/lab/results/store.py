@@ -51,6 +51,7 @@ from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.json_files import DamagedFile, with_checksum
 from aimopt.lab.results.run import Run, Status
 from aimopt.lab.results.run_files import read_manifest, read_run
+from aimopt.messages.reason import Reason
 
 NOT_RUNS = ("set-aside", "studies", "jobs", "report")
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class Store:
         return {name: (reason or b"").decode(errors="replace").strip() for name, reason in reasons.items()}
 
     def claim_run(self, config: RunConfig) -> "RunWriter | None":
-        """Claim a run; None while another process works on it. DamagedFile files of the run are set aside first."""
+        """Claim a run; None while another process works on it. Damaged files of the run are set aside first."""
         folder = self.folder(config)
         self._make_folder(folder)
         claim = Claim.take(folder)
@@ -123,9 +124,9 @@ class Store:
             return None
         writer = RunWriter(folder, claim)
         writer.remove_partial_files()
-        reason = _damage_reason(folder)
-        if reason:
-            writer.set_aside(self.root, reason)
+        damage = _damage_reason(folder)
+        if damage is not None:
+            writer.set_aside(self.root, damage)
         return writer
 
     def is_claimed(self, config: RunConfig) -> bool:
@@ -206,7 +207,7 @@ class Store:
         except FileNotFoundError:
             return
         except DamagedFile as error:
-            _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], f"{path.name}: {error.reason}")
+            _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], Reason(f"{path.name}: {error.reason}"))
 
     def _run_folders(self) -> Iterator[Path]:
         """The folders that may contain a run."""
@@ -286,7 +287,7 @@ class RunWriter:
         """The processes that worked on the run so far."""
         return self._manifest()["sessions"]
 
-    def set_aside(self, root: Path, reason: str) -> None:
+    def set_aside(self, root: Path, reason: Reason) -> None:
         """Move all files except the claim to the folder `set-aside`, with the reason."""
         paths = [path for path in self._folder.iterdir() if not path.name.startswith((".", "claim."))]
         _set_aside(root, f"{self._folder.parent.name}.{self._folder.name}", paths, reason)
@@ -336,16 +337,16 @@ def _parse_overhead(study: Study, content: Any) -> Overhead:
     return overhead
 
 
-def _damage_reason(folder: Path) -> str:
-    """Why the folder of a run cannot be read; empty if it can be read or contains no run."""
+def _damage_reason(folder: Path) -> Reason | None:
+    """Why the folder of a run cannot be read; None if it can be read or contains no run."""
     try:
         read_run(folder)
     except DamagedFile as error:
-        return f"{error.path.name}: {error.reason}"
-    return ""
+        return Reason(f"{error.path.name}: {error.reason}")
+    return None
 
 
-def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: str) -> None:
+def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: Reason) -> None:
     target = root / "set-aside" / f"{name}.{uuid.uuid4().hex[:8]}"
     target.mkdir(parents=True)
     for path in paths:

@@ -26,7 +26,7 @@ from torch import Tensor
 from aimopt.atomic_files import atomic_replacement
 from aimopt.paper import data
 from aimopt.paper.data.extras import import_language_module
-from aimopt.paper.data.fetching import SECONDS_BETWEEN_LINES, print_progress
+from aimopt.paper.data.fetching import LOGGER, SECONDS_BETWEEN_LINES
 from aimopt.paper.data.sources import process_lock
 
 SPLITS = ("train", "valid", "test")
@@ -186,7 +186,7 @@ def tokenize(pieces: Iterable[str], tokenizer: data.Tokenizer, max_tokens: int |
             if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
                 last_line = time.monotonic()
                 of_total = f" of {max_tokens / 1e6:,.0f}" if max_tokens else ""
-                print_progress(f"  {count / 1e6:,.0f}{of_total} million tokens")
+                LOGGER.info(f"  {count / 1e6:,.0f}{of_total} million tokens")
 
 
 def first_pieces(pieces: Iterable[str], characters: int) -> Iterator[str]:
