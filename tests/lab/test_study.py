@@ -211,3 +211,18 @@ def test_a_study_names_its_axes_as_its_protocol_does() -> None:
     assert phrasing.axis_name(study, "momentum") == "μ"
     assert phrasing.axis_name(study, "weight_decay") == "weight decay"
     assert Study.from_dict(json.loads(json.dumps(study.to_dict()))) == study
+
+
+@pytest.mark.parametrize(
+    "value", [None, "null", r"\null", r"\\null", "nullable", r"\n", "", ["null", None], {"null": "null"}]
+)
+def test_a_text_that_looks_like_null_stays_a_text(value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    study_files.save(file, {"options": {"reduction": value}})
+    assert study_files.read(file) == {"options": {"reduction": value}}
+
+
+def test_null_in_a_file_of_an_older_version_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('rate_of = "null"\n')
+    assert study_files.read(file) == {"rate_of": None}
