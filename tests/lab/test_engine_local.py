@@ -48,7 +48,7 @@ def test_a_run_whose_process_always_dies_fails_with_the_reason_and_the_other_run
     with open_engine("local", store, ONE) as engine:
         state = scheduler.execute([scheduler.SingleRun(deadly), scheduler.SingleRun(harmless)], store, engine)
     (failed,) = state.failed
-    assert (failed.config, failed.reason) == (deadly, "its process ended with status 3, 3 times")
+    assert (failed.config, failed.reason) == (deadly, "its process ended with status 3: no output, 3 times")
     assert stored_run(deadly, store.root).reason == failed.reason
     assert state.ended_runs[harmless.identity].status == "finished"
 

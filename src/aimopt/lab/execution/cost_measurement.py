@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.execution.runner import start_training
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
@@ -93,7 +94,7 @@ def _peak(config: RunConfig, device: str) -> int:
     command = [sys.executable, "-m", "aimopt.lab.execution.cost_measurement"]
     answer = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise ValueError(f"cannot measure the memory of {config}: {answer.stderr.strip().splitlines()[-1]}")
+        raise ValueError(f"cannot measure the memory of {config}: {last_line(answer.stderr)}")
     return int(answer.stdout.split()[-1])
 
 

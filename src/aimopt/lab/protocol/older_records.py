@@ -17,7 +17,9 @@ from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.protocol import is_comparison
 from aimopt.lab.protocol.run_config import frozen, usual_options, usual_rate
 from aimopt.lab.protocol.schema import Name, fields, integer, list_of, map_of, number, optional, text
+from aimopt.lab.protocol.task import MOVED_TO_STUDY
 from aimopt.lab.protocol.tasks import TaskEntry
+from aimopt.lab.protocol.user_code import explain
 
 _RESULTS = map_of(list_of(number(), length=2))
 _TABLE = fields({"source": text, "scale": text, "results": _RESULTS})
@@ -25,7 +27,6 @@ _TABLE = fields({"source": text, "scale": text, "results": _RESULTS})
 _FORMER_SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
 _FORMER_SOURCE = {"source": "the paper", "scale": "paper"}  # of all published results in the older versions
 LATER_FIELDS = ("search_steps",)  # fields of a study that the first versions did not write
-_ABOUT_THE_STUDY = ("seeds", "grid", "search_steps")  # settings of the first version that determine no run
 
 
 def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str,
     except ValueError:
         raise
     except Exception as error:  # loading a task or an optimizer may raise anything
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        raise ValueError(explain(error)) from error
 
 
 def published_shape(value: Any, name: Name) -> None:
@@ -102,13 +103,13 @@ def _with_facts_of_code(record: Mapping[str, Any]) -> tuple[dict[str, Any], Fact
     settings = {name: frozen(value) for name, value in updated.get("settings", {}).items()}
     facts = Facts.from_code(updated["task"], updated["scale"], settings, contenders)
     former = _split_settings(record.get("settings", {}), tasks.entry(record["task"]))[1]
-    of_runs = {name: value for name, value in former.items() if name not in _ABOUT_THE_STUDY}
+    of_runs = {name: value for name, value in former.items() if name not in MOVED_TO_STUDY}
     return updated, dataclasses.replace(facts, settings={**facts.settings, **of_runs})
 
 
 def _split_settings(settings: Mapping[str, Any], entry: TaskEntry) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two dictionaries: the settings that the task still has, and those that moved to the study."""
-    moved = {*entry.former_settings, *_ABOUT_THE_STUDY}
+    moved = {*entry.former_settings, *MOVED_TO_STUDY}
     return (
         {name: frozen(value) for name, value in settings.items() if name not in moved},
         {name: value for name, value in settings.items() if name in moved},

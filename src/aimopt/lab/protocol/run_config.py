@@ -18,11 +18,11 @@ from typing import Any, Self
 from aimopt.lab.protocol import import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.schema import fields, integer, map_of, number, text
-from aimopt.lab.protocol.task import Task
+from aimopt.lab.protocol.task import MOVED_TO_STUDY, Task
 from aimopt.lab.protocol.user_code import user_code
 
 # Settings that decide which runs a study has, but determine no run. Current tasks have only `lr` of these.
-NOT_PART_OF_A_RUN = ("lr", "grid", "seeds", "search_steps")
+NOT_PART_OF_A_RUN = ("lr", *MOVED_TO_STUDY)
 SHAPE = fields(
     {
         "task": text,

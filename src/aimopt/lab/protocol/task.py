@@ -27,9 +27,9 @@ from torch import Tensor
 
 from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.user_code import user_code
+from aimopt.lab.stats.values import Better
 from aimopt.messages.spelling import suggestion
 
-Better = Literal["lower", "higher"]
 Build = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
 
 
@@ -45,11 +45,11 @@ COUNTS = (
 # Settings that must be numbers ≥ 0, and settings that must be numbers > 0 or None.
 NOT_NEGATIVE = ("warmup_steps", "last_lr")
 POSITIVE = ("lr", "clip")
-# Settings of a task in older versions, and what replaces them.
+# Settings of a task in older versions, and what replaces them. The first ones decide which runs a study has, and
+# determine no run.
+MOVED_TO_STUDY = {"seeds": "--seeds", "grid": "--grid", "search_steps": "--search-steps"}
 MOVED_TO_PROTOCOL = {
-    "seeds": "--seeds",
-    "grid": "--grid",
-    "search_steps": "--search-steps",
+    **MOVED_TO_STUDY,
     "weight_decay": "--option weight_decay=0.1",
     "options": "--option",
     "published": "Protocol(published=PublishedTable(…))",

@@ -99,7 +99,7 @@ def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
     named: dict[str, StudyAnalysis] = {}
     for analysis in analyses:
         study = analysis.study
-        stem = _slug(f"{study.name} {study.task} {study.scale}")[-60:]
+        stem = _anchor(f"{study.name} {study.task} {study.scale}")[-60:]
         name, count = stem, 1
         while name in named:
             count += 1
@@ -108,8 +108,8 @@ def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
     return named
 
 
-def _slug(text: str) -> str:
-    """The part of a user's name that is safe in a file name."""
+def _anchor(text: str) -> str:
+    """The part of a user's name that is safe in a file name and in an anchor of the page."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
@@ -126,7 +126,7 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
         tables_by_part["verdicts"].insert(0, tables.results([analysis]))
     parts = []
     for part, title in PARTS.items():
-        pictures = tuple((f"{name}-{_slug(picture.name)}", picture) for picture in drawn.get(part, []))
+        pictures = tuple((f"{name}-{_anchor(picture.name)}", picture) for picture in drawn.get(part, []))
         known = tuple(table for table in tables_by_part.get(part, []) if table)
         if pictures or known:
             parts.append(Part(part, title, pictures, known))

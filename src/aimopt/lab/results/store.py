@@ -45,6 +45,7 @@ from aimopt.atomic_files import is_temporary, write_atomically
 from aimopt.lab.protocol import study as studies
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results import json_files
 from aimopt.lab.results.claims import Claim, is_claimed
 from aimopt.lab.results.costs import Overhead
@@ -89,8 +90,8 @@ class Store:
 
     def folder(self, config: RunConfig) -> Path:
         """The folder of a run."""
-        name = f"{_slug(config.optimizer)}-seed{int(config.seed)}-{config.identity[:12]}"
-        return self.root / f"{_slug(config.task)}-{_slug(config.scale)}" / name
+        name = f"{_safe_name(config.optimizer)}-seed{int(config.seed)}-{config.identity[:12]}"
+        return self.root / f"{_safe_name(config.task)}-{_safe_name(config.scale)}" / name
 
     def run(self, config: RunConfig) -> Run | None:
         """A run in its present state; None if it was never started or cannot be read."""
@@ -176,7 +177,7 @@ class Store:
         if study.stored_as is not None:
             return self.root / "studies" / f"{study.stored_as}{ending}"
         digest = hashlib.sha256(_json(study.to_dict())).hexdigest()[:8]
-        name = f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}-{digest}{ending}"
+        name = f"{_safe_name(study.name)}-{_safe_name(study.task)}-{_safe_name(study.scale)}-{digest}{ending}"
         return self.root / "studies" / name
 
     def _make_folder(self, folder: Path) -> None:
@@ -280,8 +281,7 @@ class RunWriter:
         if self._claim is not None:
             path = self._folder / "checkpoint.pt"
             path.replace(path.with_suffix(".unreadable"))
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            self.add_note(f"Its checkpoint could not be resumed ({reason}), so it was started again.")
+            self.add_note(f"Its checkpoint could not be resumed ({explain(error)[:200]}), so it was started again.")
 
     def sessions(self) -> list[Mapping[str, Any]]:
         """The processes that worked on the run so far."""
@@ -362,7 +362,7 @@ def _subfolders(folder: Path) -> list[Path]:
         return []
 
 
-def _slug(text: str) -> str:
+def _safe_name(text: str) -> str:
     """A name for a folder: the text itself if it is safe, otherwise a safe form with a checksum."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
     if plain == text:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from aimopt.lab.execution.engines import MAX_ATTEMPTS, EndedRun, Resources, import_extra, job_arguments
 from aimopt.lab.execution.engines.submitit_job import SubmititJob
-from aimopt.lab.execution.engines.worker import last_line
+from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results.store import Store
