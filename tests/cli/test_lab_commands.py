@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aimopt.cli import main
-from aimopt.cli.compare import task_names
+from aimopt.cli.lab_arguments import task_names
 from aimopt.lab.protocol import study_files
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.study import Study

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.execution.scheduler import SweepState, execute
 from aimopt.lab.protocol.study import Study

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from aimopt.lab import Findings, Store, analyse, api, compare, run, run_all, sensitivity
-from aimopt.lab.execution.engines import Resources
+from aimopt.lab.execution.resources import Resources
 from aimopt.messages.reason import Reason
 from file_server import serving
 from short_studies import short_study
@@ -237,7 +237,7 @@ def test_what_cannot_be_prepared_or_measured_is_a_reason(tmp_path: Path, monkeyp
     def fail(*_: object, **__: object) -> None:
         raise OSError("no\nnetwork")
 
-    monkeypatch.setattr(api.tasks, "prepare", fail)
+    monkeypatch.setattr("aimopt.lab.protocol.tasks.prepare", fail)
     monkeypatch.setattr(api, "measure_costs", fail)
     study = short_study("RADAR", "AdamW", grid=(1.0,), seeds=(0,), untuned=False)
     batch = run_all([study], tmp_path, resources=Resources(workers=1))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from aimopt import __version__
 from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, theory
-from aimopt.cli.arguments import Parser
+from aimopt.cli.arguments import STOPPED, Parser
 from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.messages.clean_text import clean_output
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(program(), arguments)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
-            return 130
+            return STOPPED
 
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:

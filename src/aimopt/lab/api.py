@@ -17,12 +17,14 @@ from rich.console import Console
 
 from aimopt.lab import report
 from aimopt.lab.analysis import analyse as analyse_runs
+from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
-from aimopt.lab.execution.cost_measurement import ROUNDS, measure_costs
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.cost_measurement import measure_costs
+from aimopt.lab.execution.engines import open_engine
 from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.lab.execution.progress import show_progress
+from aimopt.lab.execution.resources import DEFAULT_ENGINE, Resources
 from aimopt.lab.execution.scheduler import RunSource, SingleRun, SweepState, execute
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
@@ -52,9 +54,9 @@ class BatchResult:
 
 def run(
     study: Study,
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     costs: bool = True,
     progress: bool | Console = False,
@@ -80,9 +82,9 @@ def run(
 
 def run_all(
     studies: Sequence[Study],
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     costs: bool = True,
     progress: bool | Console = False,
@@ -102,9 +104,9 @@ def run_all(
 
 def run_one(
     config: RunConfig,
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     progress: bool | Console = False,
 ) -> Run:
@@ -115,12 +117,12 @@ def run_one(
     return ended_run
 
 
-def analyse(study: Study, store: str | Path | Store = "results") -> Findings:
+def analyse(study: Study, store: str | Path | Store = STORE) -> Findings:
     """The results of a study from the runs in a store so far; trains nothing."""
     return analyse_all([study], store)[0]
 
 
-def analyse_all(studies: Sequence[Study], store: str | Path | Store = "results") -> list[Findings]:
+def analyse_all(studies: Sequence[Study], store: str | Path | Store = STORE) -> list[Findings]:
     """The results of several studies; reads the store once."""
     opened_store = _store(store)
     opened_store.check_exists()
@@ -128,9 +130,7 @@ def analyse_all(studies: Sequence[Study], store: str | Path | Store = "results")
     return [Findings(analyse_runs(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
 
 
-def forecast(
-    study: Study, store: str | Path | Store = "results", resources: Resources = DEFAULT_RESOURCES
-) -> CostForecast:
+def forecast(study: Study, store: str | Path | Store = STORE, resources: Resources = DEFAULT_RESOURCES) -> CostForecast:
     """The time, memory and disk space that a study needs, from a few timed steps."""
     tasks.prepare(study.task, study.make_task())
     return forecast_cost(study, _store(store).runs(), resources)

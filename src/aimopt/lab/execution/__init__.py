@@ -1,6 +1,7 @@
 """Carry out runs.
 
 scheduler.py            decides which runs are trained next, until a study is complete
+resources.py            the engines by name, and what a run may use
 engines/                places runs on processes and machines: local, Ray, Slurm
 runner.py               trains one run, from its config or its last checkpoint
 distributed.py          several processes that train one run together

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from aimopt.lab.execution.cost_measurement import Stepper
-from aimopt.lab.execution.engines import Resources
 from aimopt.lab.execution.engines.local import worker_slots
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
 from aimopt.measure.memory import peak_bytes, reset_peak

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from aimopt.lab.defaults import ROUNDS
 from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.execution.runner import start_training
 from aimopt.lab.protocol.run_config import RunConfig
@@ -26,7 +27,6 @@ from aimopt.measure.machine import describe_machine
 from aimopt.measure.memory import peak_bytes
 from aimopt.measure.timing import paired_ratio, state_bytes_per_parameter, time_in_turn
 
-ROUNDS = 15  # timed steps per contender
 MEMORY_STEPS = 3  # steps until the peak of the memory is reached
 
 

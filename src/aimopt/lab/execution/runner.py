@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.lab.execution.distributed import World
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol import import_paths, optimizers
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number
@@ -58,7 +59,7 @@ def train_run(
     store: Store,
     *,
     device: str = "cpu",
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: float = Resources.checkpoint_seconds,
     keep_weights: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:

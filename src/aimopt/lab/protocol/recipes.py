@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import optimizers as known_optimizers
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.protocol import Protocol
@@ -18,7 +19,7 @@ from aimopt.lab.protocol.study import COMPARISON, Contender, Study
 
 def compare(
     task: str,
-    scale: str = "mini",
+    scale: str = SCALE,
     *,
     optimizers: Sequence[str] = (),
     protocol: Protocol | None = None,
@@ -51,7 +52,7 @@ def compare(
 
 def sensitivity(
     task: str,
-    scale: str = "mini",
+    scale: str = SCALE,
     axes: Mapping[str, Sequence[Any]] | None = None,
     *,
     optimizer: str | None = None,

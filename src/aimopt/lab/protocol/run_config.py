@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.schema import fields, integer, map_of, number, text
@@ -56,7 +57,7 @@ class RunConfig:
     def create(
         cls,
         task: str,
-        scale: str = "mini",
+        scale: str = SCALE,
         *,
         optimizer: str,
         lr: float | None = None,

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.user_code import user_code
 from aimopt.lab.stats.values import Better
@@ -110,7 +111,7 @@ class Task(ABC):
     titles: ClassVar[Mapping[str, str]] = {}  # names in tables at scales with a different name
     score: ClassVar[Measure]  # decides the learning-rate search; never uses test data
     measure: ClassVar[Measure]  # the result in tables and verdicts
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {SCALE: {}}
     packages: ClassVar[tuple[str, ...]] = ()  # packages that may change a result; a run records their versions
 
     lr: float  # η₀, the usual learning rate on the task; the middle of a search

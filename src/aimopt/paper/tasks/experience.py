@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aimopt.messages.extras import install_command
+
 
 class Replay:
     """The last transitions, one per row: observation, action, next observation, reward, whether the episode ended."""
@@ -99,7 +101,7 @@ def simulators() -> tuple[ModuleType, ModuleType]:
     try:
         return importlib.import_module("gymnasium"), importlib.import_module("mujoco")
     except ImportError as error:
-        raise ImportError(f"reinforcement learning needs {error.name}: pip install 'aimopt[rl]'") from error
+        raise ImportError(f"reinforcement learning needs {error.name}: {install_command('rl')}") from error
 
 
 def _world(environment: str) -> tuple[Any, int]:

@@ -18,9 +18,10 @@ import tempfile
 import time
 from typing import BinaryIO, Self, cast
 
-from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, Resources, job_arguments
+from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, job_arguments
 from aimopt.lab.execution.engines.worker import STOP, send_line
 from aimopt.lab.execution.process_output import last_line
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results.store import Store
 

@@ -17,9 +17,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
-from aimopt.lab.execution.engines import MAX_ATTEMPTS, EndedRun, Resources, import_extra, job_arguments
+from aimopt.lab.execution.engines import MAX_ATTEMPTS, EndedRun, import_extra, job_arguments
 from aimopt.lab.execution.engines.submitit_job import SubmititJob
 from aimopt.lab.execution.process_output import last_line
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results.store import Store
