@@ -10,7 +10,8 @@ from pathlib import Path
 
 from scipy.stats import spearmanr
 
-from aimopt.lab.analysis import Standing, StudyAnalysis, analyse
+from aimopt.lab.analysis.analyse import analyse
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run

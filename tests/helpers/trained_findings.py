@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from aimopt.lab.analysis import StudyAnalysis, analyse
+from aimopt.lab.analysis.analyse import analyse
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.study import Contender, Study

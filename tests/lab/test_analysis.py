@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from aimopt.lab.analysis import StudyAnalysis, across_tasks, analyse
+from aimopt.lab.analysis.across_tasks import across_tasks
+from aimopt.lab.analysis.analyse import analyse
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.results.run import Run
 from odd_task import Small
 from trained_findings import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of, texts

@@ -22,11 +22,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from aimopt.lab.analysis import analyse
+from aimopt.lab.analysis.analyse import analyse
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing, terminal_table, write
-from aimopt.lab.report.figures import STYLES, VARIABLES, RenderedPicture, render_all, rendering, styles_of
+from aimopt.lab.report.figures import rendering
+from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
+from aimopt.lab.report.figures.style import STYLES, VARIABLES, styles_of
 from aimopt.lab.report.formats import latex, markdown
 from aimopt.lab.report.formats.csv_text import csv_text
 from aimopt.lab.report.sections import all_pictures, build_report

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.api import analyse_all
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.report.formats.latex import latex

@@ -11,7 +11,7 @@ from torch import Tensor
 import aimopt
 from aimopt.lab.protocol.task import Context, Training
 from aimopt.lab.protocol.tasks import find
-from aimopt.paper.data import Images
+from aimopt.paper.data.images import Images
 from aimopt.paper.tasks.vision import Cifar, Cifar10ViT, Cifar100ResNet
 
 # Small enough for a test, and otherwise as in the paper, AutoAugment included.

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from aimopt.lab import report
-from aimopt.lab.analysis import analyse as analyse_runs
+from aimopt.lab.analysis.analyse import analyse as analyse_runs
 from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aimopt.lab import report
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.protocol.import_paths import trust_needed
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
-from aimopt.lab.report.figures import Picture, of_study, styles_of
+from aimopt.lab.report.figures import of_study
+from aimopt.lab.report.figures.style import Picture, styles_of
 from aimopt.lab.report.formats.csv_text import run_rows
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aimopt.lab import Store
+from aimopt.lab import Store, Task
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol import tasks
 from aimopt.lab.results.sessions import versions
@@ -41,7 +41,7 @@ def test_packages_are_no_part_of_a_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("task", [Digits, Language, SoftActorCritic])
-def test_the_packages_of_the_papers_tasks_are_installed_under_these_names(task: type[tasks.Task]) -> None:
+def test_the_packages_of_the_papers_tasks_are_installed_under_these_names(task: type[Task]) -> None:
     assert set(task.packages) <= set(versions(task.packages))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
-from aimopt.lab.stats import average_rank, performance_profile
+from aimopt.lab.stats.ranking import average_rank, performance_profile
 
 THRESHOLDS = tuple(i / 20 for i in range(101))  # in units of a task's median gap to the best contender
 

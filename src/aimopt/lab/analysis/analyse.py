@@ -28,7 +28,8 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Role, Study
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run, is_settled
-from aimopt.lab.stats import Better, Difference, Spread, differences_on_shared_seeds, spread
+from aimopt.lab.stats.paired import Difference, Spread, differences_on_shared_seeds, spread
+from aimopt.lab.stats.values import Better
 
 
 def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> StudyAnalysis:

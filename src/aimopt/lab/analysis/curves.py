@@ -12,7 +12,7 @@ from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats import steps_to_target
+from aimopt.lab.stats.targets import steps_to_target
 
 MAX_POINTS = 200  # a longer curve is reduced to the means of this many parts
 TRAINING = Measure("train_loss", "training loss")

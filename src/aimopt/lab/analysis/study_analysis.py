@@ -16,7 +16,8 @@ from aimopt.lab.protocol.study import Cell, Role, Study
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run, Status, is_settled
-from aimopt.lab.stats import Difference, Interval, Spread
+from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.paired import Difference, Spread
 
 Level = Literal["ok", "warning", "problem"]
 CellRuns = Sequence[tuple[Cell, Run | None]]  # the runs of a study with their roles; None: not started

@@ -35,7 +35,7 @@ from aimopt.lab.protocol.schema import (
 )
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
-from aimopt.lab.stats import RateChoice, select_rate
+from aimopt.lab.stats.tuning import RateChoice, select_rate
 
 COMPARISON = "compare"  # the name of a comparison, unless its author gives another
 Role = Literal["search", "final", "untuned"]

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from aimopt.lab.analysis import Across, Standing, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import COMPARISON, Study
-from aimopt.lab.stats import ENOUGH_SEEDS, Difference
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference
 
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aimopt.lab.analysis import Remark, StudyAnalysis, across_tasks
+from aimopt.lab.analysis.across_tasks import across_tasks
+from aimopt.lab.analysis.study_analysis import Remark, StudyAnalysis
 from aimopt.lab.report import figures, phrasing, tables
-from aimopt.lab.report.figures import Picture, Style
+from aimopt.lab.report.figures.style import Picture, Style, styles_of
 from aimopt.lab.report.tables import Table
 
 NamedPicture = tuple[str, Picture]  # the name of its files without ending, and the picture
@@ -67,7 +68,7 @@ class Report:
 def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) -> Report:
     """The report of several studies. Comparisons come first, sweeps last."""
     analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, not analysis.study.is_comparison))
-    styles = figures.styles_of(analyses)
+    styles = styles_of(analyses)
     across = across_tasks(analyses)
     compared = [analysis for analysis in analyses if analysis.study.is_comparison]
     results = tables.results(compared)

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aimopt.lab.analysis import Across, RunResult, Standing, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.stats import ENOUGH_SEEDS, Spread
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
 
 Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
 MARKS = {"better": "▲", "worse": "▼"}

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from aimopt.lab.protocol.supervised import Batch, Splits, Supervised
 from aimopt.paper import augmentation
-from aimopt.paper.data import Images, cifar10, cifar100
+from aimopt.paper.data import cifar10, cifar100
+from aimopt.paper.data.images import Images
 from aimopt.paper.models.resnet import resnet50, small_resnet
 from aimopt.paper.models.vit import ViT
 from aimopt.paper.tasks.classification import classification

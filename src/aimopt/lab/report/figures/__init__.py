@@ -12,23 +12,10 @@ style.py        colours and settings;  svg.py, rendering.py   output
 
 from collections.abc import Mapping
 
-from aimopt.lab.analysis import Across, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report.figures import comparison, lines, sweeps
-from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
-from aimopt.lab.report.figures.style import ACCENT, STYLES, VARIABLES, Picture, Style, styles_of
-
-__all__ = [
-    "ACCENT",
-    "STYLES",
-    "VARIABLES",
-    "Picture",
-    "RenderedPicture",
-    "Style",
-    "across_tasks",
-    "of_study",
-    "render_all",
-    "styles_of",
-]
+from aimopt.lab.report.figures.style import Picture, Style
 
 
 def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, list[Picture]]:

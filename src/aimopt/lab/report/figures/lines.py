@@ -11,7 +11,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from aimopt.lab.analysis import Across, Curves, Standing, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.study_analysis import Curves, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import BAD, INK, WIDTH, Picture, Style, new_figure, plain_ticks, styled, wants_log
 

@@ -22,9 +22,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from aimopt import palette
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.stats import Better
+from aimopt.lab.stats.values import Better
 from aimopt.messages.clean_text import printable
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]

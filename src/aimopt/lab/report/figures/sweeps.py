@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from aimopt.lab.analysis import StudyAnalysis, Sweep, has_order
+from aimopt.lab.analysis.study_analysis import StudyAnalysis, Sweep, has_order
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import ACCENT, CARD, INK, MUTED, WIDTH, Picture, new_figure, plain_ticks, styled
-from aimopt.lab.stats import Spread
+from aimopt.lab.stats.paired import Spread
 
 COLOUR_RANGE = (
     4  # the colour scale ends at this multiple of the median distance from the best: very bad values do not hide others

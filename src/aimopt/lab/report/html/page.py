@@ -18,10 +18,11 @@ from markupsafe import Markup
 
 from aimopt import palette
 from aimopt.lab.report import phrasing, tables
-from aimopt.lab.report.figures import RenderedPicture, Style
+from aimopt.lab.report.figures.rendering import RenderedPicture
+from aimopt.lab.report.figures.style import Style
 from aimopt.lab.report.sections import Report, Section, all_pictures
 from aimopt.lab.report.tables import TableCell
-from aimopt.lab.stats import ENOUGH_SEEDS
+from aimopt.lab.stats.paired import ENOUGH_SEEDS
 from aimopt.messages.clean_text import printable
 
 
