@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scipy.stats import spearmanr
 
-from aimopt.lab.analysis.analyse import analyse
+from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
@@ -30,7 +30,10 @@ def tables(store: Store) -> Iterator[str]:
 
 def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """Every optimizer, the best first: its place here and in the paper, and two verdicts."""
-    analysis, against_radar = analyse(study, runs), analyse(dataclasses.replace(study, reference="RADAR"), runs)
+    analysis, against_radar = (
+        analyse_study(study, runs),
+        analyse_study(dataclasses.replace(study, reference="RADAR"), runs),
+    )
     yield f"### {analysis.title} (`{study.task}`)"
     yield ""
     yield f"| | paper | optimizer | rate | {analysis.measure.label} | at η₀ | against AdamW | against RADAR |"
@@ -65,7 +68,7 @@ def agreement(standings: Iterable[Standing]) -> float:
 
 def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """RADAR without its parts or over an option, at RADAR's rate."""
-    analysis = analyse(study, runs)
+    analysis = analyse_study(study, runs)
     what = f"over {phrasing.axis_name(study, study.axes[0])}" if study.axes else "without its parts"
     yield f"### {analysis.title}: RADAR {what}, at {analysis.standings[0].lr:g}"
     yield ""
@@ -77,7 +80,7 @@ def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
 
 def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """Means over two options."""
-    analysis = analyse(study, runs)
+    analysis = analyse_study(study, runs)
     assert analysis.sweep is not None
     down, across = (phrasing.axis_name(study, axis) for axis in study.axes)
     rows, columns = analysis.sweep.values

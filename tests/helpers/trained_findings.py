@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from aimopt.lab.analysis.analyse import analyse
+from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol.recipes import compare, sensitivity
@@ -17,14 +17,15 @@ from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.measure.timing import Ratio
 from aimopt.paper.presets import ablation
 from odd_task import NAME
 
 OVERHEAD = Overhead(
     reference="AdamW",
     costs=[
-        Cost(label="RADAR", step_seconds=0.011, ratio=(1.1, 1.05, 1.2), peak_bytes=3 << 20, state_bytes=8.0),
-        Cost(label="AdamW", step_seconds=0.01, ratio=(1.0, 1.0, 1.0), peak_bytes=3 << 20, state_bytes=8.0),
+        Cost(label="RADAR", step_seconds=0.011, ratio=Ratio(1.1, 1.05, 1.2), peak_bytes=3 << 20, state_bytes=8.0),
+        Cost(label="AdamW", step_seconds=0.01, ratio=Ratio(1.0, 1.0, 1.0), peak_bytes=3 << 20, state_bytes=8.0),
     ],
     machine={"processor": "a processor"},
 )
@@ -99,7 +100,7 @@ def runs_of(make: Callable[[], Study]) -> dict[str, Run]:
 def findings() -> tuple[StudyAnalysis, StudyAnalysis, StudyAnalysis]:
     """A comparison with costs, an odd one, and a heat map."""
     return (
-        analyse(comparison(), runs_of(comparison), OVERHEAD),
-        analyse(odd_comparison(), runs_of(odd_comparison)),
-        analyse(heat_map(), runs_of(heat_map)),
+        analyse_study(comparison(), runs_of(comparison), OVERHEAD),
+        analyse_study(odd_comparison(), runs_of(odd_comparison)),
+        analyse_study(heat_map(), runs_of(heat_map)),
     )

@@ -22,13 +22,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from aimopt.lab.analysis.analyse import analyse
+from aimopt import palette
+from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing, terminal_table, write
 from aimopt.lab.report.figures import rendering
 from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
-from aimopt.lab.report.figures.style import STYLES, VARIABLES, styles_of
+from aimopt.lab.report.figures.style import VARIABLES, styles_of
 from aimopt.lab.report.formats import latex, markdown
 from aimopt.lab.report.formats.csv_text import csv_text
 from aimopt.lab.report.sections import all_pictures, build_report
@@ -163,7 +164,7 @@ def test_control_characters_reach_no_format_of_the_report(tmp_path: Path) -> Non
     study = dataclasses.replace(odd, contenders=tuple(renamed), name=HOSTILE)
     failing = next(cell.config.identity for cell in study.cells(runs) if cell.contender == "AdamW")
     runs[failing] = dataclasses.replace(runs[failing], status="failed", reason=HOSTILE)
-    found = dataclasses.replace(analyse(study, runs), title=HOSTILE)
+    found = dataclasses.replace(analyse_study(study, runs), title=HOSTILE)
     write(tmp_path, [found], title=HOSTILE, command=HOSTILE, refresh=1)
     page, text, tex, sheet = (
         (tmp_path / name).read_bytes().decode() for name in ("index.html", "report.md", "tables.tex", "results.csv")
@@ -223,7 +224,8 @@ def test_the_same_findings_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 14])
 def test_a_report_can_be_written_while_runs_are_missing(count: int, tmp_path: Path) -> None:
     parts = [
-        analyse(make(), dict(list(runs_of(make).items())[:count])) for make in (comparison, odd_comparison, heat_map)
+        analyse_study(make(), dict(list(runs_of(make).items())[:count]))
+        for make in (comparison, odd_comparison, heat_map)
     ]
     page = write(tmp_path, parts, refresh=2.5).read_text()
     assert 'data-refresh="2.5"' in page
@@ -244,7 +246,7 @@ def test_a_report_can_be_written_with_incomplete_runs(make: Callable[[], Study],
         return dataclasses.replace(run, status=draw.choice(states), history=run.history[:length], facts={})
 
     runs = {identity: damaged(run) if draw.random() < share else run for identity, run in runs_of(make).items()}
-    found = analyse(make(), runs)
+    found = analyse_study(make(), runs)
     page = write(tmp_path, [found, found], refresh=1).read_text()  # the same twice: names must not clash
     assert len(set(re.findall(r'<section class="study" id="([^"]+)"', page))) == 2
     drawn = "-sweep" in page if found.sweep else "-differences" in page
@@ -254,7 +256,7 @@ def test_a_report_can_be_written_with_incomplete_runs(make: Callable[[], Study],
 
 def test_comparisons_come_first(tmp_path: Path) -> None:
     ordinary, _, swept = findings()
-    page = write(tmp_path, [swept, analyse(ablated(), {}), ordinary], refresh=1).read_text()
+    page = write(tmp_path, [swept, analyse_study(ablated(), {}), ordinary], refresh=1).read_text()
     names = re.findall(r'<section class="study" id="(\w+)-', page)
     assert names == ["compare", "ablation", "sensitivity"]
 
@@ -288,7 +290,7 @@ def test_a_source_gives_its_ranking_at_another_scale_and_its_numbers_at_its_own(
     demo = {(cell.contender, cell.config.seed): run for cell, run in findings()[1].cells if cell.role == "final"}
     # The settings of both scales are the same.
     runs = {c.config.identity: demo[c.contender, c.config.seed] for c in published.cells({})}
-    write(tmp_path, [analyse(published, {identity: run for identity, run in runs.items() if run})], refresh=1)
+    write(tmp_path, [analyse_study(published, {identity: run for identity, run in runs.items() if run})], refresh=1)
     assert r"| the manual's |  | 0.9000 ± 0.0100 | 0.8000 ± 0.0200 |" in (tmp_path / "report.md").read_text()
 
 
@@ -371,7 +373,7 @@ def test_two_seeds_give_no_verdict_in_any_format(tmp_path: Path) -> None:
         of_adamw = runs[by_seed["AdamW", seed]].history[-1]["test_loss"]
         better = [*run.history[:-1], {**run.history[-1], "test_loss": of_adamw - 1 + seed / 1e3}]
         runs[by_seed["RADAR", seed]] = dataclasses.replace(run, history=better)
-    found = analyse(few, runs)
+    found = analyse_study(few, runs)
     difference = found.standing("RADAR").difference
     assert difference is not None
     assert difference.holm_t_p < 0.01
@@ -398,19 +400,19 @@ def test_two_seeds_give_no_verdict_in_any_format(tmp_path: Path) -> None:
 
 def test_the_summary_names_diverged_contenders_and_missing_runs() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
-    assert phrasing.summary(analyse(study, {})) == ["So far: 0 of 39 runs are over.", "There is no result yet."]
+    assert phrasing.summary(analyse_study(study, {})) == ["So far: 0 of 39 runs are over.", "There is no result yet."]
     finals = {label: [c.config.identity for c in study.cells(runs) if c[:2] == (label, "final")] for label in LABELS}
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in finals["RADAR"]}
     reference = findings()[0].reference.spread
     assert reference is not None
-    assert phrasing.summary(analyse(study, runs))[:3] == [
+    assert phrasing.summary(analyse_study(study, runs))[:3] == [
         f"AdamW has the best mean test loss ({reference.mean:.4f}); RADAR is 3rd of 3 (diverged).",
         "Against AdamW, worse: RADAR and Lion.",
         "RADAR diverged on 5 of 5 seeds.",
     ]
     others = [*finals["AdamW"], *finals["Lion"]]
     runs |= {identity: dataclasses.replace(runs[identity], status="diverged") for identity in others}
-    assert phrasing.summary(analyse(study, runs))[0] == "Every contender diverged."
+    assert phrasing.summary(analyse_study(study, runs))[0] == "Every contender diverged."
 
 
 @pytest.mark.parametrize(
@@ -468,7 +470,7 @@ def oklab(colour: str, vision: Any) -> Any:
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_any_two_colours_are_distinguishable(theme: str, vision: str) -> None:
-    places = [oklab(getattr(style, theme), VISIONS[vision]) for style in STYLES]
+    places = [oklab(getattr(colour, theme), VISIONS[vision]) for colour in palette.SERIES]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(places, 2)) > 0.1
 
 

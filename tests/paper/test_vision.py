@@ -48,7 +48,7 @@ def small(name: str, **settings: Any) -> Cifar:
 
 def start(task: Cifar) -> Training:
     build = lambda params: aimopt.create("RADAR", params, lr=5e-3, weight_decay=5e-5)  # noqa: E731
-    return task.start(Context(seed=0, build=build))
+    return task.start(Context(seed=0, make_optimizer=build))
 
 
 @pytest.mark.parametrize("name", SMALL)

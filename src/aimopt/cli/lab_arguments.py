@@ -167,7 +167,7 @@ def task_names(given: list[str]) -> list[str]:
     """The names without repetition; the names of the paper's tasks replace `all`."""
     from aimopt.paper.entries import TASKS
 
-    return list(dict.fromkeys(name for one in given for name in (TASKS if one == ALL else (one,))))
+    return list(dict.fromkeys(name for given_name in given for name in (TASKS if given_name == ALL else (given_name,))))
 
 
 def resources_of(arguments: argparse.Namespace) -> Resources:

@@ -34,7 +34,6 @@ def add_to(subparsers: Subparsers) -> None:
 
 def _overhead(arguments: argparse.Namespace) -> None:
     from aimopt.lab import Contender, api, compare
-    from aimopt.measure.timing import Ratio
     from aimopt.messages.text_table import text_table
 
     fields: dict[str, Any] = {"settings": arguments.set}
@@ -46,6 +45,6 @@ def _overhead(arguments: argparse.Namespace) -> None:
     measured = api.measure_overhead(study, device=arguments.device, rounds=arguments.rounds)
     rows = [("optimizer", "step ms", f"/ {measured.reference} [quartiles]", "peak MiB", "state bytes per parameter")]
     for cost in measured.costs:
-        numbers = (f"{cost.step_seconds * 1e3:.2f}", str(Ratio(*cost.ratio)), f"{cost.peak_bytes / 2**20:.0f}")
+        numbers = (f"{cost.step_seconds * 1e3:.2f}", str(cost.ratio), f"{cost.peak_bytes / 2**20:.0f}")
         rows.append((cost.label, *numbers, f"{cost.state_bytes:.1f}"))
     print(text_table(rows) + "\n\n" + "\n".join(f"{name}: {value}" for name, value in measured.machine.items()))

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from aimopt.lab import report
-from aimopt.lab.analysis.analyse import analyse as analyse_runs
+from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
@@ -25,7 +25,7 @@ from aimopt.lab.execution.engines import open_engine
 from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.lab.execution.progress import show_progress
 from aimopt.lab.execution.resources import DEFAULT_ENGINE, Resources
-from aimopt.lab.execution.scheduler import RunSource, SingleRun, SweepState, execute
+from aimopt.lab.execution.scheduler import ExecutionState, RunSource, SingleRun, execute
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.run_config import RunConfig
@@ -127,7 +127,7 @@ def analyse_all(studies: Sequence[Study], store: str | Path | Store = STORE) -> 
     opened_store = _store(store)
     opened_store.check_exists()
     runs = opened_store.runs()
-    return [Findings(analyse_runs(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
+    return [Findings(analyse_study(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
 
 
 def forecast(study: Study, store: str | Path | Store = STORE, resources: Resources = DEFAULT_RESOURCES) -> CostForecast:
@@ -204,7 +204,7 @@ def _run_prepared(
 
 def _execute(
     sources: Sequence[RunSource], store: Store, engine: str, resources: Resources, console: Console | None
-) -> SweepState:
+) -> ExecutionState:
     progress = contextlib.nullcontext(lambda _: None) if console is None else show_progress(console, store)
     with open_engine(engine, store, resources) as opened_engine, progress as on_change:
         return execute(sources, store, opened_engine, on_change)

@@ -1,11 +1,13 @@
 """The results of a study, for notebooks and scripts.
 
-findings = run(study, store="results")
-print(findings.table())             one row per contender
-findings.verdict("Mine")            "better", "worse", "identical", or "cannot tell …"
-findings.runs                       one row per run: a pandas frame if pandas is installed
-findings.figure("differences")      a matplotlib figure
-findings.report("report")           the whole report as a folder
+    findings = run(study, store="results")
+    print(findings.table())             one row per contender
+    findings.verdict("Mine")            "better", "worse", "identical", or "cannot tell …"
+    findings.runs                       one row per run: a pandas frame if pandas is installed
+    findings.figure("differences")      a matplotlib figure
+    findings.report("report")           the whole report as a folder
+
+A notebook shows `findings` as its table and summary.
 """
 
 import html

@@ -79,7 +79,7 @@ class Target(NamedTuple):
     value: float
 
 
-class ToTarget(NamedTuple):
+class StepsToTarget(NamedTuple):
     """When the mean curve of a contender reaches the target. All fields are None if it never does."""
 
     steps: float | None
@@ -122,7 +122,7 @@ class Standing:
     untuned_spread: Spread | None
     rank: int | None  # by the mean; 1 is the best
     difference: Difference | None  # from the reference, on the seeds that both have
-    to_target: ToTarget | None
+    to_target: StepsToTarget | None
     published: Published | None
     returns: Returns | None
     cost: Cost | None
@@ -134,7 +134,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SensitivityGrid:
     """The contenders of a sensitivity study as a grid over their options."""
 
     axes: tuple[str, ...]
@@ -180,7 +180,7 @@ class StudyAnalysis:
     standings: tuple[Standing, ...]
     curves: tuple[Curves, ...]
     target: Target | None
-    sweep: Sweep | None
+    sweep: SensitivityGrid | None
     overhead: Overhead | None
     audit: tuple[Remark, ...]
     provenance: Mapping[str, Mapping[str, int]]  # "versions.torch" -> {"2.13.0": 120 runs}

@@ -42,7 +42,7 @@ def measure_costs(
     if threads is not None:
         torch.set_num_threads(threads)
     wanted = [c for c in study.contenders if contenders is None or c.label in contenders]
-    configs = {c.label: study.finals(c, study.usual_rate(c))[0] for c in wanted}
+    configs = {c.label: study.final_runs(c, study.usual_rate(c))[0] for c in wanted}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []
     for label, config in configs.items():
@@ -67,7 +67,7 @@ class Stepper:
         self.device, self.index = torch.device(device), 0
         with user_code(f"cannot train {config}", explained=(OSError, ImportError)):
             self.training = start_training(config, self.device)
-            for _ in range(config.make_task().steady_from):
+            for _ in range(config.make_task().first_steady_step):
                 self()
 
     def __call__(self) -> None:

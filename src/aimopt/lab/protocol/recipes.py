@@ -1,7 +1,9 @@
 """Functions that make the usual studies from a protocol.
 
-compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])               which optimizer is better
-sensitivity("spirals", axes={"beta": (0.8, 0.9)}, optimizer="Mine")        the effect of an option
+    compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])               which optimizer is better
+    sensitivity("spirals", axes={"beta": (0.8, 0.9)}, optimizer="Mine")        the effect of an option
+
+Both call `make_study`, which takes from the protocol what they do not give.
 """
 
 import dataclasses

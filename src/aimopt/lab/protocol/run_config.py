@@ -85,9 +85,9 @@ class RunConfig:
         return cls(
             task=task,
             scale=scale,
-            settings=settings_of_run(plain({**entry.former_settings, **dataclasses.asdict(chosen)})),
+            settings=settings_of_run(as_json_value({**entry.former_settings, **dataclasses.asdict(chosen)})),
             optimizer=name,
-            options=plain(complete),
+            options=as_json_value(complete),
             lr=rate,
             seed=seed,
             steps=length,
@@ -171,7 +171,7 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.12g}")
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """The value after writing it as JSON and reading it again."""
     try:
         return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())

@@ -204,14 +204,14 @@ class Study:
         rate = self.usual_rate(contender)
         return [self._run(contender, rate * factor, self.tuning_seed, self.search_steps) for factor in self.grid]
 
-    def finals(self, contender: Contender, lr: float) -> list[RunConfig]:
+    def final_runs(self, contender: Contender, lr: float) -> list[RunConfig]:
         """The final runs of a contender at a learning rate: one per seed."""
         return [self._run(contender, lr, seed) for seed in self.seeds]
 
-    def choice(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
+    def chosen_rate(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
         """The learning rate of the final runs; None if the search has not ended, or if all of its runs failed."""
         if self.rate_of is not None and contender.label != self.rate_of:
-            return self.choice(self.contender(self.rate_of), runs)
+            return self.chosen_rate(self.contender(self.rate_of), runs)
         if not self.searches:
             return select_rate({rounded(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
@@ -224,23 +224,25 @@ class Study:
     def cells(self, runs: Mapping[str, Run]) -> list[Cell]:
         """Every run with a known config, given the runs so far by identity."""
         cells = [Cell(c.label, "search", config) for c in self._searching() for config in self.search(c)]
-        shared = self.choice(self.contenders[0], runs) if self.rate_of is not None else None
+        shared = self.chosen_rate(self.contenders[0], runs) if self.rate_of is not None else None
         for contender in self.contenders:
-            choice = shared if self.rate_of is not None else self.choice(contender, runs)
+            choice = shared if self.rate_of is not None else self.chosen_rate(contender, runs)
             if choice is not None:
-                cells += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
+                cells += [Cell(contender.label, "final", config) for config in self.final_runs(contender, choice.rate)]
             if self.untuned:
-                usual = self.finals(contender, self.usual_rate(contender))
+                usual = self.final_runs(contender, self.usual_rate(contender))
                 cells += [Cell(contender.label, "untuned", config) for config in usual]
         return cells
 
     def count_unknown_runs(self, runs: Mapping[str, Run]) -> int:
         """The number of final runs without a known config, because the search has not chosen their learning rate."""
-        waiting = [c for c in self._searching() if self.choice(c, runs) is None and not self._search_failed(c, runs)]
+        waiting = [
+            c for c in self._searching() if self.chosen_rate(c, runs) is None and not self._search_failed(c, runs)
+        ]
         count = len(self.contenders) if waiting and self.rate_of is not None else len(waiting)
         return count * len(self.seeds)
 
-    def count(self) -> int:
+    def max_run_count(self) -> int:
         """The largest possible number of runs."""
         finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.grid != (1.0,) else 1)
         return sum(len(self.search(contender)) for contender in self._searching()) + finals
@@ -278,7 +280,7 @@ class Study:
         for contender in self.contenders:
             label = contender.label if contender.label.startswith(contender.optimizer) else ""
             label = label or f"{contender.optimizer} with {contender.label}"
-            self.finals(contender, self.usual_rate(contender))[0].check_optimizer(label)
+            self.final_runs(contender, self.usual_rate(contender))[0].check_optimizer(label)
 
     def to_dict(self) -> dict[str, Any]:
         """The definition of the study, as plain numbers, strings, lists and dictionaries."""

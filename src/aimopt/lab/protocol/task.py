@@ -5,7 +5,7 @@ and overridden on the command line. `scales` names sets of settings, such as `mi
 compared (seeds, grid, length of the search, options per optimizer) is stated in a `Protocol`, not here.
 `start` returns a `Training`, which the runner steps, evaluates and saves:
 
-    training = task.start(Context(seed=0, build=lambda named_parameters: SGD(named_parameters, lr=0.1)))
+    training = task.start(Context(seed=0, make_optimizer=lambda named_parameters: SGD(named_parameters, lr=0.1)))
     loss = training.step(0)
     training.evaluate()                # {"valid_loss": 2.31, "test_loss": 2.30}
 
@@ -31,7 +31,7 @@ from aimopt.lab.protocol.user_code import user_code
 from aimopt.lab.stats.values import Better
 from aimopt.messages.spelling import suggestion
 
-Build = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
 
 
 # Settings that must be integers of at least 1, if a task has them.
@@ -76,7 +76,7 @@ class Context:
     """What a task gets from a run: the seed, the optimizer under test, the device and the processes."""
 
     seed: int
-    build: Build  # makes the optimizer under test for named parameters
+    make_optimizer: MakeOptimizer  # for named parameters
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     processes: int = 1
@@ -173,7 +173,7 @@ class Task(ABC):
             raise ValueError("lr must be a number > 0, got None")
 
     @property
-    def steady_from(self) -> int:
+    def first_steady_step(self) -> int:
         """The first step that takes as long as all later ones."""
         return 1
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference
@@ -236,11 +236,12 @@ def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
 def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
     """The contender that a report is about: the subject of its first comparison, else the reference of its sweeps."""
     comparisons = [analysis.study for analysis in analyses if analysis.study.is_comparison]
-    subjects = [study.headline_contender for study in comparisons]
-    return next((label for label in (*subjects, *(analysis.study.reference for analysis in analyses)) if label), None)
+    headline_contenders = [study.headline_contender for study in comparisons]
+    references = [analysis.study.reference for analysis in analyses]
+    return next((label for label in (*headline_contenders, *references) if label), None)
 
 
-def headline(analyses: Sequence[StudyAnalysis], over_tasks: Across | None) -> str:
+def headline(analyses: Sequence[StudyAnalysis], over_tasks: AcrossTasks | None) -> str:
     """The whole report in one sentence: on how many tasks the subject was better or worse than the reference.
 
     It ends with the number of seeds and the contenders.

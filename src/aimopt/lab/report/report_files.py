@@ -1,7 +1,7 @@
 """Write the files of a report into a folder.
 
-write(Path("report"), [analyse(study, runs)])                   index.html, report.md, tables.tex, results.csv, figures/
-write(Path("report"), [analyse(study, runs)], refresh=5.0)      a page that reloads itself, without figure files
+write(Path("report"), [analysis])                   index.html, report.md, tables.tex, results.csv, figures/
+write(Path("report"), [analysis], refresh=5.0)      a page that reloads itself, without figure files
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
@@ -203,11 +203,10 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         ]
         if timed:
             c = s.cost
-            low_high = f" [{c.ratio[1]:.2f}, {c.ratio[2]:.2f}]" if c else ""
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
                 TableCell(phrasing.general(reached.seconds_ratio if reached else None)),
-                TableCell(f"{c.ratio[0]:.2f}{low_high}" if c else "–"),
+                TableCell(str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
@@ -290,13 +289,13 @@ def _result_cell(result: RunResult | None, decimals: int) -> TableCell:
     return TableCell(result.status, tone="warning")
 
 
-def ranks(across: Across) -> Table:
+def ranks(across: AcrossTasks) -> Table:
     """Average ranks, and the rank on each task."""
     rows = [
         (
             TableCell(label, contender=label),
             TableCell(f"{rank:.2f}", emphasis="best" if rank == min(across.ranks.values()) else ""),
-            *(TableCell(f"{by[label]:g}") for by in across.ranks_by_task.values()),
+            *(TableCell(f"{task_ranks[label]:g}") for task_ranks in across.ranks_by_task.values()),
         )
         for label, rank in across.ranks.items()
     ]

@@ -123,13 +123,13 @@ def find_encoder(name: str, training: Pieces, vocabulary: int) -> Encoder:
     """A published tokenizer; or `bpe`, trained on the training text, with a vocabulary of this size."""
     if name == "bpe":
         return learned_bpe(training, vocabulary)
-    if name not in PUBLISHED:
-        raise ValueError(f"no tokenizer is called {name!r}; there are bpe, {', '.join(PUBLISHED)}")
-    tokenizer = PUBLISHED[name]()
+    if name not in PUBLISHED_TOKENIZERS:
+        raise ValueError(f"no tokenizer is called {name!r}; there are bpe, {', '.join(PUBLISHED_TOKENIZERS)}")
+    tokenizer = PUBLISHED_TOKENIZERS[name]()
     return Encoder(f"{name}-{digest([tokenizer.library.to_str()])}", tokenizer)
 
 
-PUBLISHED: Mapping[str, Callable[[], Tokenizer]] = {
+PUBLISHED_TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
     "gpt2": data.gpt2_tokenizer,
     "qwen": data.qwen_tokenizer,
     "stories15m": lambda: data.tokenizers.from_file(data.stories15m() / "tokenizer.json"),

@@ -12,7 +12,7 @@ style.py        colours and settings;  svg.py, rendering.py   output
 
 from collections.abc import Mapping
 
-from aimopt.lab.analysis.across_tasks import Across
+from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report.figures import comparison, lines, sweeps
 from aimopt.lab.report.figures.style import Picture, Style
@@ -36,7 +36,7 @@ def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, 
     return {part: pictures for part, pictures in drawn.items() if pictures}
 
 
-def across_tasks(across: Across, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
+def across_tasks(across: AcrossTasks, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
     """The pictures across several tasks."""
     drawn = [lines.ranks(across, styles, stamp), lines.profile(across, styles, stamp)]
     return [picture for picture in drawn if picture is not None]
