@@ -1,7 +1,9 @@
 """Studies of a few steps on real data, trained once for all tests of a process."""
 
+import atexit
 import dataclasses
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +16,7 @@ from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.report import write
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
@@ -94,6 +97,15 @@ def runs_of(make: Callable[[], Study]) -> dict[str, Run]:
                 made[identity] = known
     torch.set_num_threads(threads)
     return made
+
+
+@cache
+def report_folder() -> Path:
+    """A whole report of all findings, but for the files of figures, which take their time."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write(folder, findings(), title=NAME, command="aimopt compare digits && echo '<b>'", refresh=1000)
+    return folder
 
 
 @cache

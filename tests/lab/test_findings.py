@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.figure
+import pandas
 import pytest
 from rich.console import Console
 
@@ -163,7 +164,6 @@ def test_runs_are_a_frame_where_pandas_is_there_and_else_rows(
     assert {row["role"] for row in rows} == {"search", "final", "untuned"}
     assert all(row["status"] == "finished" for row in rows)
     monkeypatch.undo()
-    pandas = pytest.importorskip("pandas")
     assert isinstance(findings.runs, pandas.DataFrame)
     assert findings.runs["identity"].tolist() == [row["identity"] for row in rows]
 

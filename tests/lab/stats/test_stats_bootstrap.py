@@ -22,7 +22,7 @@ def scores(runs: int, tasks: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(-5, 5, (runs, tasks)).astype(float)
 
 
-RLIABLE = json.loads((Path(__file__).parents[1] / "data" / "rliable.json").read_text())
+RLIABLE = json.loads((Path(__file__).parents[2] / "data" / "rliable.json").read_text())
 
 
 @pytest.mark.parametrize("figures", RLIABLE["figures"])
