@@ -10,7 +10,8 @@ from pathlib import Path
 
 from scipy.stats import spearmanr
 
-from aimopt.lab.analysis import Standing, StudyAnalysis, analyse
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run
@@ -21,15 +22,18 @@ from aimopt.paper.entries import TASKS
 def tables(store: Store) -> Iterator[str]:
     """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
     runs = store.runs()
-    for study in sorted(store.studies(), key=lambda s: (s.name != "compare", s.name, TASKS.index(s.task))):
-        table = comparison if study.name == "compare" else heat_map if len(study.axes) == 2 else variants
+    for study in sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task))):
+        table = comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
         yield from table(study, runs)
         yield ""
 
 
 def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """Every optimizer, the best first: its place here and in the paper, and two verdicts."""
-    analysis, against_radar = analyse(study, runs), analyse(dataclasses.replace(study, reference="RADAR"), runs)
+    analysis, against_radar = (
+        analyse_study(study, runs),
+        analyse_study(dataclasses.replace(study, reference="RADAR"), runs),
+    )
     yield f"### {analysis.title} (`{study.task}`)"
     yield ""
     yield f"| | paper | optimizer | rate | {analysis.measure.label} | at η₀ | against AdamW | against RADAR |"
@@ -64,8 +68,8 @@ def agreement(standings: Iterable[Standing]) -> float:
 
 def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """RADAR without its parts or over an option, at RADAR's rate."""
-    analysis = analyse(study, runs)
-    what = f"over {phrasing.axis_name(study.axes[0])}" if study.axes else "without its parts"
+    analysis = analyse_study(study, runs)
+    what = f"over {phrasing.axis_name(study, study.axes[0])}" if study.axes else "without its parts"
     yield f"### {analysis.title}: RADAR {what}, at {analysis.standings[0].lr:g}"
     yield ""
     yield f"| | {analysis.measure.label} | against RADAR |"
@@ -76,9 +80,9 @@ def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
 
 def heat_map(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     """Means over two options."""
-    analysis = analyse(study, runs)
+    analysis = analyse_study(study, runs)
     assert analysis.sweep is not None
-    down, across = (phrasing.axis_name(axis) for axis in study.axes)
+    down, across = (phrasing.axis_name(study, axis) for axis in study.axes)
     rows, columns = analysis.sweep.values
     seeds = f"{len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}"
     yield f"### {analysis.title}: {analysis.measure.label} over {down} and {across}, {seeds}"

@@ -1,4 +1,4 @@
-"""A real bash completes commands, options and names, without torch."""
+"""A real bash completes commands, options and names; without torch, but for the scales of tasks."""
 
 import contextlib
 import os
@@ -15,16 +15,35 @@ import pytest
 
 import aimopt
 from aimopt.cli import main
-from aimopt.cli.completion import SCALES, folders, optimizer_names, preset_names, task_names
+from aimopt.cli.completion import folders, optimizer_names, preset_names, scale_names, task_names
 from aimopt.cli.lists import SHELLS
 from aimopt.lab.protocol import presets, tasks
 
 SOURCES = Path(aimopt.__file__).parents[1]
-# What an installed script does, on a machine where every import of torch fails.
-SCRIPT = (
-    f"#!{sys.executable}\nimport sys\nsys.modules['torch'] = None\nfrom aimopt.__main__ import main\nsys.exit(main())\n"
-)
+# What an installed script does, on a machine where every import of torch fails, unless a scale is completed.
+SCRIPT = f"""#!{sys.executable}
+import os, sys
+if "--scale " not in os.environ.get("COMP_LINE", ""):
+    sys.modules["torch"] = None
+from aimopt.__main__ import main
+sys.exit(main())
+"""
 # A package of somebody else, with a task and a preset.
+MODULE = """
+from dataclasses import dataclass
+from aimopt.lab import Supervised
+
+@dataclass(frozen=True, kw_only=True)
+class Spirals(Supervised):
+    title = "Spirals"
+    scales = {"mini": {}, "huge": {}}
+    lr: float = 1e-2
+
+    def data(self): ...
+    def model(self): ...
+
+SPIRALS = Spirals
+"""
 ENTRY_POINTS = (
     "[aimopt.tasks]\nspirals-of-mine = my_package:SPIRALS\n[aimopt.presets]\nwarmup-of-mine = my_package:warmup\n"
 )
@@ -85,6 +104,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
     (folder / "bin/aimopt").chmod(0o755)
     (folder / "packages/my_package-1.0.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
     (folder / "packages/my_package-1.0.dist-info/METADATA").write_text("Name: my_package\nVersion: 1.0\n")
+    (folder / "packages/my_package.py").write_text(MODULE)
     (folder / "work/study.toml").write_text("")
     environment = {
         **os.environ,
@@ -109,7 +129,9 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         ("aimopt compare digits --optim", "aimopt compare digits --optimizers "),
         ("aimopt compare digits --optimizers RADAR Nes", "aimopt compare digits --optimizers RADAR Nesterov "),
         ("aimopt compare digits --set clip=1 --reference Nes", "--reference Nesterov "),
-        ("aimopt compare digits --scale pa", "aimopt compare digits --scale paper "),
+        ("aimopt compare digits --scale d", "aimopt compare digits --scale demo "),
+        ("aimopt compare spirals-of-mine --scale h", "aimopt compare spirals-of-mine --scale huge "),
+        ("aimopt run --scale pa", "aimopt run --scale paper "),
         ("aimopt run digits --engine sl", "aimopt run digits --engine slurm "),
         ("aimopt sweep digits --preset abl", "aimopt sweep digits --preset ablation "),
         ("aimopt sweep digits --preset warm", "aimopt sweep digits --preset warmup-of-mine "),
@@ -132,7 +154,13 @@ def test_names_without_torch_are_those_of_the_package() -> None:
     assert optimizer_names() == aimopt.available()
     assert task_names() == tasks.available()
     assert preset_names() == presets.available()
-    assert set(SCALES) == {scale for name in tasks.available() for scale in tasks.find(name).scales}
+
+
+def test_scales_are_those_of_the_tasks() -> None:
+    assert scale_names(["digits"]) == ["demo", "mini"]
+    assert scale_names(["digits", "cifar10-vit"]) == ["demo", "mini", "paper"]
+    assert scale_names(["missing.py:Task"]) == scale_names(["unknown"]) == []
+    assert set(scale_names()) == {scale for name in tasks.available() for scale in tasks.find(name).scales}
 
 
 def test_folders_of_stores_and_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aimopt.cli import main
-from aimopt.cli.compare import task_names
+from aimopt.cli.lab_arguments import task_names
 from aimopt.lab.protocol import study_files
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.study import Study
@@ -215,7 +215,9 @@ def test_preparing_continues_after_missing_data(
 def test_all_are_the_seven_settings_of_the_paper(scale: str) -> None:
     settings = [compare(name, scale) for name in task_names(["all", "all"])]
     assert len(settings) == 7
-    assert all(set(study.published) == {c.label for c in study.contenders} for study in settings)
+    for study in settings:
+        assert study.published is not None
+        assert set(study.published.results) == {contender.label for contender in study.contenders}
 
 
 def begin(*arguments: str) -> "subprocess.Popen[str]":

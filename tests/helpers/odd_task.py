@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from aimopt.lab import Measure, TaskEntry, same_options
+from aimopt.lab import Measure, PublishedTable, TaskEntry, same_options
 from aimopt.paper.protocols import PROTOCOL
 from aimopt.paper.tasks.digits import Digits
 
@@ -35,13 +35,17 @@ class Accuracy(Small):
 
     title: ClassVar[str] = NAME
     measure: ClassVar[Measure] = Measure("test_accuracy", "test accuracy", "higher")
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"demo": {}, "paper": {}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"demo": {}, "full": {}}
 
 
 DEMO = replace(PROTOCOL, options=same_options(weight_decay=5e-5), search_steps=20)
-PUBLISHED = {"RADAR": (0.9, 0.01), "AdamW": (0.8, 0.02), "RAD": (0.7, 0.1)}
+PUBLISHED = PublishedTable(
+    source="the manual",
+    scale="full",
+    results={"RADAR": (0.9, 0.01), "AdamW": (0.8, 0.02), "RAD": (0.7, 0.1)},
+)
 SMALL = TaskEntry(task=Small, protocols={"demo": DEMO})
-ACCURACY = TaskEntry(task=Accuracy, protocols=dict.fromkeys(("demo", "paper"), replace(DEMO, published=PUBLISHED)))
+ACCURACY = TaskEntry(task=Accuracy, protocols=dict.fromkeys(("demo", "full"), replace(DEMO, published=PUBLISHED)))
 
 
 class Explodes(torch.optim.SGD):

@@ -68,4 +68,6 @@ def finetune(folder: Path) -> Language:
 def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place: Any) -> Context:
     """A run of an optimizer with the task's options."""
     options = optimizers.resolved(optimizer, {"weight_decay": 0.0}, {})
-    return Context(seed=0, build=lambda named: optimizers.make(optimizer, named, lr=lr, options=options), **place)
+    return Context(
+        seed=0, make_optimizer=lambda named: optimizers.make(optimizer, named, lr=lr, options=options), **place
+    )

@@ -1,7 +1,9 @@
 """Studies of a few steps on real data, trained once for all tests of a process."""
 
+import atexit
 import dataclasses
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -9,21 +11,24 @@ from pathlib import Path
 
 import torch
 
-from aimopt.lab.analysis import StudyAnalysis, analyse
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.report import write
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.measure.timing import Ratio
 from aimopt.paper.presets import ablation
 from odd_task import NAME
 
 OVERHEAD = Overhead(
     reference="AdamW",
     costs=[
-        Cost(label="RADAR", step_seconds=0.011, ratio=(1.1, 1.05, 1.2), peak_bytes=3 << 20, state_bytes=8.0),
-        Cost(label="AdamW", step_seconds=0.01, ratio=(1.0, 1.0, 1.0), peak_bytes=3 << 20, state_bytes=8.0),
+        Cost(label="RADAR", step_seconds=0.011, ratio=Ratio(1.1, 1.05, 1.2), peak_bytes=3 << 20, state_bytes=8.0),
+        Cost(label="AdamW", step_seconds=0.01, ratio=Ratio(1.0, 1.0, 1.0), peak_bytes=3 << 20, state_bytes=8.0),
     ],
     machine={"processor": "a processor"},
 )
@@ -95,10 +100,19 @@ def runs_of(make: Callable[[], Study]) -> dict[str, Run]:
 
 
 @cache
+def report_folder() -> Path:
+    """A whole report of all findings, but for the files of figures, which take their time."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write(folder, findings(), title=NAME, command="aimopt compare digits && echo '<b>'", refresh=1000)
+    return folder
+
+
+@cache
 def findings() -> tuple[StudyAnalysis, StudyAnalysis, StudyAnalysis]:
     """A comparison with costs, an odd one, and a heat map."""
     return (
-        analyse(comparison(), runs_of(comparison), OVERHEAD),
-        analyse(odd_comparison(), runs_of(odd_comparison)),
-        analyse(heat_map(), runs_of(heat_map)),
+        analyse_study(comparison(), runs_of(comparison), OVERHEAD),
+        analyse_study(odd_comparison(), runs_of(odd_comparison)),
+        analyse_study(heat_map(), runs_of(heat_map)),
     )

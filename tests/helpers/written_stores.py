@@ -7,6 +7,7 @@ from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.measure.timing import Ratio
 from short_studies import short_study
 
 SESSION = {
@@ -44,7 +45,7 @@ def written_store(root: Path) -> tuple[Store, Study]:
         for config in todo:
             runs.setdefault(config.identity, written_run(store, config))
     costs = [
-        Cost(label=c.label, step_seconds=0.1, ratio=(1.0, 0.9, 1.1), peak_bytes=10**8, state_bytes=8.0)
+        Cost(label=c.label, step_seconds=0.1, ratio=Ratio(1.0, 0.9, 1.1), peak_bytes=10**8, state_bytes=8.0)
         for c in study.contenders
     ]
     store.save_overhead(study, Overhead(reference=study.reference, costs=costs, machine={"processor": "x"}))

@@ -4,14 +4,18 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.figure
+import pandas
 import pytest
 from rich.console import Console
 
-from aimopt.lab import Findings, Store, analyse, compare, run, run_all, sensitivity
-from aimopt.lab.execution.engines import Resources
+from aimopt.lab import Findings, Store, analyse, api, compare, run, run_all, sensitivity
+from aimopt.lab.execution.resources import Resources
+from aimopt.messages.reason import Reason
+from file_server import serving
 from short_studies import short_study
 
 pytestmark = pytest.mark.xdist_group("findings")  # one process builds what these tests share
@@ -33,6 +37,93 @@ assert findings.complete
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+DOWNLOADED = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from aimopt.lab import Splits, Supervised
+from aimopt.paper.data import fetching, sources
+from aimopt.paper.data.dataset import Dataset, File, Form, read_unchanged
+
+fetching.SECONDS_BETWEEN_LINES = -1.0
+FORMS = tuple(Form((File(name, os.environ["SITE"] + name),), read_unchanged) for name in ("missing", "numbers"))
+NUMBERS = Dataset(
+    name="numbers", title="Numbers", megabytes=1, parts=(File("numbers"),), forms=FORMS, licence="", citation=""
+)
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Supervised):
+    title = "Downloaded numbers"
+    lr: float = 1e-2
+    steps: int = 4
+    evaluate_every: int = 2
+
+    def prepare(self):
+        with open("prepared.txt", "a") as file:
+            file.write("once\\n")
+        sources.prepare(NUMBERS)
+
+    def data(self):
+        x = torch.tensor(list((sources.prepare(NUMBERS) / "numbers").read_bytes()))[:, None] / 256
+        return Splits(*[(x, (x[:, 0] > 0.5).long())] * 3)
+
+    def model(self):
+        return torch.nn.Linear(1, 2)
+"""
+RUN = """
+from aimopt.lab import Resources, compare, run
+study = compare("numbers_task.py:Numbers", optimizers=["RADAR", "AdamW"], grid=(1.0,), seeds=(0,), untuned=False)
+findings = run(study, "store", resources=Resources(workers=1), costs=False, progress=PROGRESS)
+assert findings.complete
+"""
+
+
+@pytest.fixture
+def downloaded_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In the current folder, a task with data that come from a server of this machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("AIMOPT_DATA", raising=False)
+    Path("numbers_task.py").write_text(DOWNLOADED)
+    with serving() as site:
+        site.files["numbers"] = bytes(range(256))
+        monkeypatch.setenv("SITE", site.url(""))
+        yield
+
+
+@pytest.mark.usefixtures("downloaded_task")
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_download_is_shown_only_if_asked(progress: bool) -> None:
+    code = RUN.replace("PROGRESS", str(progress))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if progress:
+        assert_download_was_shown(done.stderr)
+    else:
+        assert (done.stdout, done.stderr) == ("", "")
+    assert Path("cache/numbers/numbers").is_file()
+    assert Path("prepared.txt").read_text() == "once\n"
+
+
+@pytest.mark.usefixtures("downloaded_task")
+def test_the_command_line_shows_downloads() -> None:
+    command = [sys.executable, "-m", "aimopt", "prepare", "numbers_task.py:Numbers"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert_download_was_shown(done.stderr)
+    assert done.stdout.startswith("numbers_task.py:Numbers: ready")
+
+
+def assert_download_was_shown(stderr: str) -> None:
+    lines = stderr.splitlines()
+    assert [line.split(" from ")[0] for line in lines if line.startswith("Downloading")] == [
+        "Downloading file 'missing'",
+        "Downloading file 'numbers'",
+    ]
+    assert any(line.startswith("  failed: 404") for line in lines)
+    assert any(line.endswith(" MB") for line in lines)
 
 
 def test_the_table_has_one_row_per_contender(findings: Findings) -> None:
@@ -73,7 +164,6 @@ def test_runs_are_a_frame_where_pandas_is_there_and_else_rows(
     assert {row["role"] for row in rows} == {"search", "final", "untuned"}
     assert all(row["status"] == "finished" for row in rows)
     monkeypatch.undo()
-    pandas = pytest.importorskip("pandas")
     assert isinstance(findings.runs, pandas.DataFrame)
     assert findings.runs["identity"].tolist() == [row["identity"] for row in rows]
 
@@ -141,3 +231,17 @@ def test_an_option_for_all_reaches_those_that_have_it() -> None:
     study = compare("digits", "demo", optimizers=["RADAR", "AdamW"], options={"gamma": 0.3, "weight_decay": 0.2})
     chosen = {c.label: json.loads(json.dumps(dict(c.options))) for c in study.contenders}
     assert chosen == {"RADAR": {"gamma": 0.3, "weight_decay": 0.2}, "AdamW": {"weight_decay": 0.2}}
+
+
+def test_what_cannot_be_prepared_or_measured_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no\nnetwork")
+
+    monkeypatch.setattr("aimopt.lab.protocol.tasks.prepare", fail)
+    monkeypatch.setattr(api, "measure_costs", fail)
+    study = short_study("RADAR", "AdamW", grid=(1.0,), seeds=(0,), untuned=False)
+    batch = run_all([study], tmp_path, resources=Resources(workers=1))
+    assert batch.problems == [
+        Reason("cannot prepare digits: OSError: no network"),
+        Reason("cannot measure the costs on digits: OSError: no network"),
+    ]

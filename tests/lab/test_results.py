@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.api import analyse_all
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.report.formats.latex import latex
@@ -36,7 +36,7 @@ def findings(store: Store) -> list[StudyAnalysis]:
 
 def test_every_setting_was_compared_and_no_run_left_out(mini: Store) -> None:
     found = findings(mini)
-    assert {f.study.task for f in found if f.study.name == "compare"} == set(TASKS)
+    assert {f.study.task for f in found if f.study.is_comparison} == set(TASKS)
     assert [f.study for f in found if not f.progress.complete] == []
     assert mini.unreadable == mini.set_aside_reasons() == {}
 

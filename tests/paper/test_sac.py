@@ -40,7 +40,7 @@ def begin(task: SoftActorCritic, seed: int = 0, optimizer: str = "RADAR", lr: fl
     options = optimizers.resolved(optimizer, PROTOCOLS["pendulum-sac"]["mini"].options(optimizer), {})
     rate = task.lr if lr is None else lr
     build = lambda named: optimizers.make(optimizer, named, lr=rate, options=options)  # noqa: E731
-    return SoftActorCriticTraining(task, Context(seed=seed, build=build))
+    return SoftActorCriticTraining(task, Context(seed=seed, make_optimizer=build))
 
 
 def squashed(policy: Policy, observation: Tensor) -> TransformedDistribution:
@@ -137,7 +137,7 @@ def test_replay_forgets_the_oldest() -> None:
 def test_returns_are_those_of_gymnasiums_own_loop(task: type[SoftActorCritic]) -> None:
     training = begin(task.at_scale("mini", SMALL))
     world = gymnasium.wrappers.TimeLimit(
-        training.episodes.world, gymnasium.spec(training.task.environment).max_episode_steps
+        training.episodes.environment, gymnasium.spec(training.task.environment).max_episode_steps
     )
     returns = []
     for number in range(2):
@@ -225,4 +225,4 @@ def test_several_processes_are_refused() -> None:
     with pytest.raises(ValueError, match="continuous"):
         Episodes("CartPole-v1")
     with pytest.raises(ValueError, match="one process"):
-        Pendulum.at_scale("mini").start(Context(seed=0, build=lambda named: aimopt.RADAR(named), processes=2))
+        Pendulum.at_scale("mini").start(Context(seed=0, make_optimizer=lambda named: aimopt.RADAR(named), processes=2))

@@ -125,7 +125,9 @@ def test_the_protocol_is_the_papers(name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_published_results_rank_as_the_paper_says(name: str) -> None:
-    task, published = find(name), entry(name).protocol("paper").published
+    task, table = find(name), entry(name).protocol("paper").published
+    assert table is not None
+    published = table.results
     ranked = sorted(published, key=lambda optimizer: published[optimizer][0])
     if task.measure.better == "higher":
         ranked.reverse()

@@ -11,7 +11,7 @@ from torch import Tensor
 import aimopt
 from aimopt.lab.protocol.task import Context, Training
 from aimopt.lab.protocol.tasks import find
-from aimopt.paper.data import Images
+from aimopt.paper.data.images import Images
 from aimopt.paper.tasks.vision import Cifar, Cifar10ViT, Cifar100ResNet
 
 # Small enough for a test, and otherwise as in the paper, AutoAugment included.
@@ -48,7 +48,7 @@ def small(name: str, **settings: Any) -> Cifar:
 
 def start(task: Cifar) -> Training:
     build = lambda params: aimopt.create("RADAR", params, lr=5e-3, weight_decay=5e-5)  # noqa: E731
-    return task.start(Context(seed=0, build=build))
+    return task.start(Context(seed=0, make_optimizer=build))
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from aimopt import __version__
 from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, theory
-from aimopt.cli.arguments import Parser
+from aimopt.cli.arguments import STOPPED, Parser
+from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.messages.clean_text import clean_output
 
 COMMANDS = (compare, sweep, run, overhead, results, lists, bench, theory)
@@ -22,12 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from aimopt.cli.completion import complete
 
         complete(program())
-    with clean_output():
+    with clean_output(), log_on_stderr():
         try:
             return _run(program(), arguments)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
-            return 130
+            return STOPPED
 
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:

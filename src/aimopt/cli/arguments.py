@@ -1,7 +1,5 @@
 """What all commands share: a help text with an example, argument types, and error messages of one sentence.
 
-Exit status: 0 success, 1 finished but something failed, 2 wrong usage, 130 stopped by Ctrl-C.
-
 Options are checked when they are parsed: `type=integer(1)`, `type=folder`, `action=Assign`. An option that is given
 twice, an empty text and an unknown option are errors in every command.
 """
@@ -16,9 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aimopt.__main__ import STOPPED as STOPPED
+from aimopt.messages.extras import install_command
 from aimopt.messages.spelling import suggestion
 
 Subparsers = Any  # argparse keeps the type private
+# Exit status; 0 means success. STOPPED, by Ctrl-C, is in `aimopt.__main__`, which needs it before anything is imported.
+FAILED, WRONG_USAGE = 1, 2
 ADVICE = {
     errno.ENOSPC: "; free some disk space, and give the command again to continue",
     errno.EROFS: "; choose a folder that can be written to",
@@ -44,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with one sentence, as for every other error."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(WRONG_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments with the name of the command that got them."""
@@ -105,10 +107,10 @@ def command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except ModuleNotFoundError as error:
-            print(f"{parser.prog} needs {error.name}: pip install 'aimopt[{extra}]'", file=sys.stderr)
+            print(f"{parser.prog} needs {error.name}: {install_command(extra)}", file=sys.stderr)
         except (ValueError, ImportError, OSError, NotImplementedError) as error:
             print(f"{parser.prog}: {_error_sentence(error)}", file=sys.stderr)
-        return 2
+        return WRONG_USAGE
 
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,

@@ -4,14 +4,15 @@ import argparse
 
 from aimopt.cli.arguments import Subparsers, command
 from aimopt.cli.lab_arguments import (
-    DEFAULT_SCALE,
+    TASKS_HELP,
+    add_optimizers,
     add_study_arguments,
     protocol_of,
     run_studies,
     study_fields,
+    task_names,
 )
-
-ALL = "all"
+from aimopt.lab.defaults import SCALE
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -28,26 +29,11 @@ def add_to(subparsers: Subparsers) -> None:
         "tasks",
         nargs="+",
         metavar="task",
-        help=f"task by name (see `aimopt tasks`) or import path (file.py:Class); {ALL}: the paper's seven tasks",
+        help=TASKS_HELP,
     )
-    parser.add_argument(
-        "--optimizers",
-        nargs="+",
-        metavar="NAME",
-        help="optimizers, such as RADAR, 'RADAR(gamma=0.05)' or module:Class (default: the paper's eight)",
-    )
-    parser.add_argument(
-        "--reference", metavar="NAME", help="the optimizer that the others are compared with (default: AdamW)"
-    )
+    add_optimizers(parser, "the optimizer that the others are compared with")
     parser.add_argument("--no-untuned", action="store_true", help="skip the runs at the usual learning rates")
     add_study_arguments(parser)
-
-
-def task_names(given: list[str]) -> list[str]:
-    """The names without repetition; the names of the paper's tasks replace `all`."""
-    from aimopt.paper.entries import TASKS
-
-    return list(dict.fromkeys(name for one in given for name in (TASKS if one == ALL else (one,))))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -58,7 +44,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         fields["reference"] = Contender.named(arguments.reference).label
     if arguments.no_untuned:
         fields["untuned"] = False
-    scale = arguments.scale or DEFAULT_SCALE
+    scale = arguments.scale or SCALE
     studies = [
         compare(
             task,

@@ -5,22 +5,26 @@
     aimopt compare digits --optimizers RA<TAB>   RAD  RADAR
 
 argcomplete does the work: its shell code starts `aimopt` at every TAB, so newly installed names are completed too (the
-script of shtab would not know them). Nothing here may import torch, which takes seconds: the names of tasks and presets
-come from the metadata of installed packages, the names of optimizers from the source of the package.
+script of shtab would not know them). torch takes seconds to import, so the names of tasks and presets come from the
+metadata of installed packages, and the names of optimizers from the source of the package. Only the scales need the
+tasks themselves, and with them torch.
 """
 
 import argparse
 import ast
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import argcomplete
 from argcomplete.completers import BaseCompleter
 from argcomplete.shell_integration import shellcode
 
-SCALES = ("demo", "mini", "paper")
+from aimopt.cli.lab_arguments import ALL
+from aimopt.cli.lab_arguments import task_names as task_names_of
+from aimopt.lab.protocol.entry_points import PRESETS, TASKS
+
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -56,12 +60,12 @@ def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def task_names() -> list[str]:
     """The installed tasks."""
-    return _entry_point_names("aimopt.tasks")
+    return TASKS.names()
 
 
 def preset_names() -> list[str]:
     """The installed presets."""
-    return _entry_point_names("aimopt.presets")
+    return PRESETS.names()
 
 
 def optimizer_names() -> list[str]:
@@ -71,6 +75,17 @@ def optimizer_names() -> list[str]:
             assert isinstance(statement.value, ast.Tuple)
             return [ast.unparse(item) for item in statement.value.elts]
     return []
+
+
+def scale_names(tasks: Iterable[str] = ()) -> list[str]:
+    """The scales of these tasks; of all installed tasks if there are none."""
+    from aimopt.lab.protocol.tasks import find
+
+    scales: dict[str, None] = {}
+    for name in list(tasks) or task_names():
+        with contextlib.suppress(ValueError):  # a task that cannot be loaded has no scales
+            scales |= dict.fromkeys(find(name).scales)
+    return list(scales)
 
 
 def folders(prefix: str) -> list[str]:
@@ -87,10 +102,6 @@ def folders(prefix: str) -> list[str]:
     )
 
 
-def _entry_point_names(group: str) -> list[str]:
-    return sorted({point.name for point in entry_points(group=group)})
-
-
 class _NoCompletions(BaseCompleter):
     def __call__(self, **_: object) -> list[str]:
         return []
@@ -104,14 +115,20 @@ def _folders(prefix: str, **_: object) -> list[str]:
     return folders(prefix)
 
 
+def _scales(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """The scales of the tasks that were typed before; `all` stands for several."""
+    typed = getattr(parsed_args, "tasks", None) or [getattr(parsed_args, "task", None)]
+    return scale_names(task_names_of([name for name in typed if name]))
+
+
 COMPLETERS: Mapping[str, Callable[..., list[str]]] = {  # by the name under which argparse stores an argument
     "task": _names(task_names),
-    "tasks": _names(lambda: [*task_names(), "all"]),
+    "tasks": _names(lambda: [*task_names(), ALL]),
     "preset": _names(preset_names),
     "optimizer": _names(optimizer_names),
     "optimizers": _names(optimizer_names),
     "reference": _names(optimizer_names),
-    "scale": _names(lambda: SCALES),
+    "scale": _scales,
     "store": _folders,
     "report": _folders,
     "out": _folders,

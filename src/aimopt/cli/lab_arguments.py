@@ -7,17 +7,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aimopt.cli.arguments import add_assignments, device, finite_number, folder, parallel_count, positive_integer, seed
+from aimopt.cli.arguments import (
+    FAILED,
+    STOPPED,
+    add_assignments,
+    device,
+    finite_number,
+    folder,
+    parallel_count,
+    positive_integer,
+    seed,
+)
+from aimopt.lab.defaults import SCALE, STORE
+from aimopt.lab.execution.resources import DEFAULT_ENGINE, ENGINES, Resources
 from aimopt.messages.clean_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aimopt.lab import Protocol, Resources, Study
+    from aimopt.lab import Protocol, Study
 
 T = TypeVar("T")
-DEFAULT_SCALE = "mini"
-FAILED, STOPPED = 1, 130  # exit status
+ALL = "all"  # stands for the tasks of the paper
+TASK_HELP = "task by name (see `aimopt tasks`) or import path (file.py:Class)"
+TASKS_HELP = f"{TASK_HELP}; {ALL}: the paper's seven tasks"
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +62,28 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that trains runs."""
-    parser.add_argument("--scale", help=f"scale of the task: mini, paper, … (default: {DEFAULT_SCALE})")
+    add_scale(parser)
     add_assignments(parser, "--set", "setting of the task; may be repeated")
     parser.add_argument(
-        "--store", type=folder, default=Path("results"), metavar="DIR", help="folder of the runs (default: results)"
+        "--store", type=folder, default=Path(STORE), metavar="DIR", help=f"folder of the runs (default: {STORE})"
     )
+    usual = Resources()
     resources = parser.add_argument_group("where runs are trained")
     resources.add_argument(
         "--engine",
-        choices=("local", "ray", "slurm"),
-        default="local",
-        help="engine that starts the runs (default: local)",
+        choices=tuple(ENGINES),
+        default=DEFAULT_ENGINE,
+        help=f"engine that starts the runs (default: {DEFAULT_ENGINE})",
     )
     resources.add_argument(
         "--workers", type=parallel_count, metavar="N", help="number of runs at once (default: one per core or device)"
     )
     resources.add_argument(
-        "--threads", type=parallel_count, default=1, metavar="N", help="number of threads per run (default: 1)"
+        "--threads",
+        type=parallel_count,
+        default=usual.threads,
+        metavar="N",
+        help=f"number of threads per run (default: {usual.threads})",
     )
     resources.add_argument(
         "--devices",
@@ -78,26 +96,46 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     resources.add_argument(
         "--processes",
         type=parallel_count,
-        default=1,
+        default=usual.processes,
         metavar="N",
-        help="number of processes per run, started by torchrun (default: 1)",
+        help=f"number of processes per run, started by torchrun (default: {usual.processes})",
     )
     resources.add_argument(
         "--gpu-share",
         type=finite_number(0),
-        default=0.0,
+        default=usual.gpu_share,
         metavar="X",
-        help="share of a GPU per run, with --engine ray (default: 0)",
+        help=f"share of a GPU per run, with --engine ray (default: {usual.gpu_share:g})",
     )
     add_assignments(resources, "--slurm", "parameter of submitit, with --engine slurm; may be repeated")
     resources.add_argument(
         "--checkpoint-seconds",
         type=finite_number(0),
-        default=30.0,
+        default=usual.checkpoint_seconds,
         metavar="X",
-        help="seconds between two checkpoints (default: 30)",
+        help=f"seconds between two checkpoints (default: {usual.checkpoint_seconds:g})",
     )
     resources.add_argument("--keep-weights", action="store_true", help="keep the weights of finished runs")
+
+
+def add_optimizers(parser: argparse.ArgumentParser, reference: str) -> None:
+    """Add the optimizers of a comparison; `reference` says what the reference is for."""
+    parser.add_argument(
+        "--optimizers",
+        nargs="+",
+        metavar="NAME",
+        help="optimizers, such as RADAR, 'RADAR(gamma=0.05)' or module:Class (default: those of the task's protocol)",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="NAME",
+        help=f"{reference} (default: that of the task's protocol; if it is not compared, the last optimizer)",
+    )
+
+
+def add_scale(parser: argparse.ArgumentParser) -> None:
+    """Add the scale of the task; without it, `None`, so that a file that states a scale can refuse it."""
+    parser.add_argument("--scale", help=f"scale of the task, of those that `aimopt tasks` lists (default: {SCALE})")
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -125,10 +163,15 @@ def protocol_of(task: str, scale: str) -> "Protocol":
     return entry.protocol(scale) if entry.protocols else PROTOCOL
 
 
-def resources_of(arguments: argparse.Namespace) -> "Resources":
-    """The resources for the runs, from the arguments."""
-    from aimopt.lab import Resources
+def task_names(given: list[str]) -> list[str]:
+    """The names without repetition; the names of the paper's tasks replace `all`."""
+    from aimopt.paper.entries import TASKS
 
+    return list(dict.fromkeys(name for given_name in given for name in (TASKS if given_name == ALL else (given_name,))))
+
+
+def resources_of(arguments: argparse.Namespace) -> Resources:
+    """The resources for the runs, from the arguments."""
     return Resources(
         workers=arguments.workers,
         threads=arguments.threads,
@@ -167,7 +210,7 @@ def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
         return print_stopped(console)
     for findings in batch.findings:
         console.print(terminal_table(findings.analysis))
-    for line in (*batch.problems, *(run.failure() for run in batch.failed)):
+    for line in (*map(str, batch.problems), *(run.failure() for run in batch.failed)):
         print_line(console, line)
     print_line(console, f"{batch.runs} runs in {format_duration(batch.seconds)}, {batch.reused_runs} of them reused")
     print_line(console, f"report: {write_report(batch.findings, arguments.report or arguments.store / 'report')}")

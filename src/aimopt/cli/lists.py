@@ -3,7 +3,9 @@
 import argparse
 import sys
 
-from aimopt.cli.arguments import Subparsers, command
+from aimopt.cli.arguments import FAILED, Subparsers, command
+from aimopt.cli.lab_arguments import TASKS_HELP, add_scale, task_names
+from aimopt.lab.defaults import SCALE
 
 SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")  # the shells that argcomplete supports
 
@@ -19,9 +21,9 @@ def add_to(subparsers: Subparsers) -> None:
         "tasks",
         nargs="+",
         metavar="task",
-        help="task by name (see `aimopt tasks`) or import path (file.py:Class); all: the paper's seven tasks",
+        help=TASKS_HELP,
     )
-    prepare.add_argument("--scale", default="mini", help="scale of the task (default: mini)")
+    add_scale(prepare)
     completion = command(
         subparsers,
         "completion",
@@ -61,11 +63,10 @@ def _optimizers(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from aimopt.cli.compare import task_names
     from aimopt.lab.protocol.tasks import find, prepare
     from aimopt.lab.protocol.user_code import user_code
 
-    tasks = {name: find(name).at_scale(arguments.scale) for name in task_names(arguments.tasks)}
+    tasks = {name: find(name).at_scale(arguments.scale or SCALE) for name in task_names(arguments.tasks)}
     missing = 0
     for name, task in tasks.items():
         try:
@@ -75,7 +76,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         except (OSError, ImportError, ValueError) as error:  # the data of the other tasks may be available
             missing += 1
             print(f"{name}: {error}", file=sys.stderr)
-    return 1 if missing else 0
+    return FAILED if missing else 0
 
 
 def _completion(arguments: argparse.Namespace) -> None:

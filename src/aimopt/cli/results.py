@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from aimopt.cli.arguments import Subparsers, command, folder, integer
+from aimopt.cli.arguments import FAILED, Subparsers, command, folder, integer
+from aimopt.lab.defaults import STORE
 from aimopt.messages.clean_text import one_line
 
 
@@ -38,7 +39,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     for parser in (report, status):
         parser.add_argument(
-            "store", type=folder, nargs="?", default=Path("results"), help="folder of the store (default: results)"
+            "store", type=folder, nargs="?", default=Path(STORE), help=f"folder of the store (default: {STORE})"
         )
         parser.add_argument(
             "--trust",
@@ -83,7 +84,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print(one_line(f"set aside: {name}: {reason}"))
     for name, reason in status.unreadable.items():
         print(one_line(f"cannot read {name}: {reason}"))
-    return 1 if status.failed else 0
+    return FAILED if status.failed else 0
 
 
 def _existing(store: Path) -> Path:

@@ -4,10 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aimopt.cli.arguments import Subparsers, add_assignments, command, finite_number, path, positive_integer, seed
-from aimopt.cli.lab_arguments import (
-    DEFAULT_SCALE,
+from aimopt.cli.arguments import (
     FAILED,
+    Subparsers,
+    add_assignments,
+    command,
+    finite_number,
+    path,
+    positive_integer,
+    seed,
+)
+from aimopt.cli.lab_arguments import (
     add_run_arguments,
     add_trust,
     from_file,
@@ -18,6 +25,7 @@ from aimopt.cli.lab_arguments import (
     resources_of,
     save,
 )
+from aimopt.lab.defaults import SCALE
 
 if TYPE_CHECKING:
     from aimopt.lab import RunConfig
@@ -34,7 +42,7 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     parser.add_argument("task", help="task by name or import path, or a file with a run (run.toml)")
-    parser.add_argument("--optimizer", help="name of the optimizer (default: RADAR)")
+    parser.add_argument("--optimizer", help="name of the optimizer (default: the subject of the task's protocol)")
     parser.add_argument(
         "--lr",
         type=finite_number(0, above=True),
@@ -82,9 +90,12 @@ def _config(arguments: argparse.Namespace) -> "RunConfig":
     if Path(arguments.task).suffix in study_files.ENDINGS:
         refuse_options_stated_in_file(arguments, "optimizer", "lr", "seed", "steps", "option", "set", "scale")
         return from_file(arguments.task, lambda content: _config_in_file(content, arguments))
-    scale = arguments.scale or DEFAULT_SCALE
+    scale = arguments.scale or SCALE
     protocol = protocol_of(arguments.task, scale)
-    contender = Contender.named(arguments.optimizer or protocol.subject or "")
+    optimizer = arguments.optimizer or protocol.subject
+    if optimizer is None:
+        raise ValueError(f"the protocol of {arguments.task} has no subject; name an optimizer: --optimizer NAME")
+    contender = Contender.named(optimizer)
     duplicates = [name for name in arguments.option if name in contender.options]
     if duplicates:
         raise ValueError(f"{contender.label} and --option both set {duplicates[0]}; set it once")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from aimopt.cli.arguments import Subparsers, add_assignments, command, path, python_literal
 from aimopt.cli.lab_arguments import (
-    DEFAULT_SCALE,
     add_study_arguments,
     add_trust,
     from_file,
@@ -16,6 +15,7 @@ from aimopt.cli.lab_arguments import (
     save,
     study_fields,
 )
+from aimopt.lab.defaults import SCALE
 
 if TYPE_CHECKING:
     from aimopt.lab import Study
@@ -36,7 +36,9 @@ def add_to(subparsers: Subparsers) -> None:
         "--preset", help="name of a ready-made study: ablation, heatmap, delta, zeta, or an installed one"
     )
     add_assignments(parser, "--over", "option and its values; may be repeated", metavar="NAME=V,V")
-    parser.add_argument("--optimizer", help="optimizer with the options that are varied (default: RADAR)")
+    parser.add_argument(
+        "--optimizer", help="optimizer with the options that are varied (default: the subject of the task's protocol)"
+    )
     parser.add_argument("--save", type=path, metavar="FILE", help="write the study to a TOML file and stop")
     add_trust(parser)
     add_study_arguments(parser)
@@ -59,7 +61,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
         return from_file(arguments.task, lambda content: _study_in_file(content, arguments))
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} exclude each other; give only one")
-    scale = arguments.scale or DEFAULT_SCALE
+    scale = arguments.scale or SCALE
     fields = {"options": arguments.option, **study_fields(arguments)}
     if arguments.optimizer is not None:
         fields["optimizer"] = arguments.optimizer

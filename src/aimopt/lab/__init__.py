@@ -12,24 +12,38 @@ It knows no optimizer and no task by name: a study names them, and installed pac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from aimopt.lab.api import analyse, run, run_all
-    from aimopt.lab.execution.engines import Resources
-    from aimopt.lab.findings import Findings
-    from aimopt.lab.protocol.protocol import Protocol, same_options
-    from aimopt.lab.protocol.recipes import compare, sensitivity
-    from aimopt.lab.protocol.run_config import RunConfig
-    from aimopt.lab.protocol.study import Contender, Study
-    from aimopt.lab.protocol.supervised import Splits, Supervised
-    from aimopt.lab.protocol.task import Context, Measure, Task, Training
-    from aimopt.lab.protocol.tasks import TaskEntry
-    from aimopt.lab.results.store import Store
+from aimopt.messages.extras import install_command
 
-_HOMES = {
-    "api": ("analyse", "run", "run_all"),
-    "execution.engines": ("Resources",),
+if TYPE_CHECKING:  # type checkers cannot read the table below; `name as name` means that the name is exported
+    from aimopt.lab.api import BatchResult as BatchResult
+    from aimopt.lab.api import analyse as analyse
+    from aimopt.lab.api import run as run
+    from aimopt.lab.api import run_all as run_all
+    from aimopt.lab.execution.resources import Resources as Resources
+    from aimopt.lab.findings import Findings as Findings
+    from aimopt.lab.protocol.protocol import Protocol as Protocol
+    from aimopt.lab.protocol.protocol import PublishedTable as PublishedTable
+    from aimopt.lab.protocol.protocol import same_options as same_options
+    from aimopt.lab.protocol.recipes import compare as compare
+    from aimopt.lab.protocol.recipes import sensitivity as sensitivity
+    from aimopt.lab.protocol.run_config import RunConfig as RunConfig
+    from aimopt.lab.protocol.study import Contender as Contender
+    from aimopt.lab.protocol.study import Study as Study
+    from aimopt.lab.protocol.supervised import Splits as Splits
+    from aimopt.lab.protocol.supervised import Supervised as Supervised
+    from aimopt.lab.protocol.task import Context as Context
+    from aimopt.lab.protocol.task import Measure as Measure
+    from aimopt.lab.protocol.task import Task as Task
+    from aimopt.lab.protocol.task import Training as Training
+    from aimopt.lab.protocol.tasks import TaskEntry as TaskEntry
+    from aimopt.lab.results.store import Store as Store
+
+# The exported names by module; a module is imported when the first of its names is used.
+_NAMES = {
+    "api": ("BatchResult", "analyse", "run", "run_all"),
+    "execution.resources": ("Resources",),
     "findings": ("Findings",),
-    "protocol.protocol": ("Protocol", "same_options"),
+    "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
     "protocol.recipes": ("compare", "sensitivity"),
     "protocol.run_config": ("RunConfig",),
     "protocol.study": ("Contender", "Study"),
@@ -38,39 +52,17 @@ _HOMES = {
     "protocol.tasks": ("TaskEntry",),
     "results.store": ("Store",),
 }
-
-__all__ = [
-    "Contender",
-    "Context",
-    "Findings",
-    "Measure",
-    "Protocol",
-    "Resources",
-    "RunConfig",
-    "Splits",
-    "Store",
-    "Study",
-    "Supervised",
-    "Task",
-    "TaskEntry",
-    "Training",
-    "analyse",
-    "compare",
-    "run",
-    "run_all",
-    "same_options",
-    "sensitivity",
-]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            try:
-                return getattr(import_module(f"{__name__}.{module}"), name)
-            except ModuleNotFoundError as error:
-                raise ImportError(f"aimopt.lab needs {error.name}: pip install 'aimopt[lab]'") from error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"aimopt.lab needs {error.name}: {install_command('lab')}") from error
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ Nothing is printed unless `progress` is set. The command line calls these functi
 """
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +16,25 @@ from pathlib import Path
 from rich.console import Console
 
 from aimopt.lab import report
-from aimopt.lab.analysis import analyse as analyse_runs
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
 from aimopt.lab.execution.cost_measurement import measure_costs
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.lab.execution.progress import show_progress
-from aimopt.lab.execution.scheduler import RunSource, SingleRun, SweepState, execute
+from aimopt.lab.execution.resources import DEFAULT_ENGINE, Resources
+from aimopt.lab.execution.scheduler import ExecutionState, RunSource, SingleRun, execute
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
+from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.messages.reason import Reason
 
 REFRESH_SECONDS = 5.0
 DEFAULT_RESOURCES = Resources()
@@ -43,14 +49,14 @@ class BatchResult:
     reused_runs: int  # the part of `runs` that was in the store before
     failed: list[Run]
     seconds: float
-    problems: list[str] = field(default_factory=list)  # what could not be prepared or measured, with the reason
+    problems: list[Reason] = field(default_factory=list)  # what could not be prepared or measured, with the reason
 
 
 def run(
     study: Study,
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     costs: bool = True,
     progress: bool | Console = False,
@@ -67,45 +73,40 @@ def run(
 
     A run that fails does not stop the others: see `Findings.failed`. After Ctrl-C, the same call continues.
     """
-    tasks.prepare(study.task, study.make_task())
-    batch = run_all([study], store, engine=engine, resources=resources, costs=costs, progress=progress)
-    return batch.findings[0]
+    with log_on_stderr() if progress else contextlib.nullcontext():
+        tasks.prepare(study.task, study.make_task())
+    opened_store = _store(store)
+    studies = [opened_store.save_study(study)]
+    return _run_prepared(studies, opened_store, engine, resources, costs, _console(progress)).findings[0]
 
 
 def run_all(
     studies: Sequence[Study],
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     costs: bool = True,
     progress: bool | Console = False,
 ) -> BatchResult:
     """Run several studies together: they share runs and workers. The arguments are those of `run`."""
-    opened_store, problems = _store(store), []
+    opened_store, problems = _store(store), list[Reason]()
     studies = [opened_store.save_study(study) for study in studies]
-    for study in studies:
-        try:
-            tasks.prepare(study.task, study.make_task())
-        except Exception as error:  # its runs fail with this reason; other studies continue
-            problems.append(f"cannot prepare {study.task}: {explain(error)}")
-    console = _console(progress)
-    summary = _execute(studies, opened_store, engine, resources, console)
-    seconds = summary.seconds
-    if costs:
-        problems += [
-            problem for study in studies if (problem := _measure_costs(study, opened_store, resources, console))
-        ]
-    return BatchResult(
-        analyse_all(studies, opened_store), len(summary.ended_runs), summary.reused, summary.failed, seconds, problems
-    )
+    with log_on_stderr() if progress else contextlib.nullcontext():
+        for study in studies:
+            try:
+                tasks.prepare(study.task, study.make_task())
+            except Exception as error:  # its runs fail with this reason; other studies continue
+                problems.append(Reason(f"cannot prepare {study.task}: {explain(error)}"))
+    batch = _run_prepared(studies, opened_store, engine, resources, costs, _console(progress))
+    return dataclasses.replace(batch, problems=problems + batch.problems)
 
 
 def run_one(
     config: RunConfig,
-    store: str | Path | Store = "results",
+    store: str | Path | Store = STORE,
     *,
-    engine: str = "local",
+    engine: str = DEFAULT_ENGINE,
     resources: Resources = DEFAULT_RESOURCES,
     progress: bool | Console = False,
 ) -> Run:
@@ -116,22 +117,20 @@ def run_one(
     return ended_run
 
 
-def analyse(study: Study, store: str | Path | Store = "results") -> Findings:
+def analyse(study: Study, store: str | Path | Store = STORE) -> Findings:
     """The results of a study from the runs in a store so far; trains nothing."""
     return analyse_all([study], store)[0]
 
 
-def analyse_all(studies: Sequence[Study], store: str | Path | Store = "results") -> list[Findings]:
+def analyse_all(studies: Sequence[Study], store: str | Path | Store = STORE) -> list[Findings]:
     """The results of several studies; reads the store once."""
     opened_store = _store(store)
     opened_store.check_exists()
     runs = opened_store.runs()
-    return [Findings(analyse_runs(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
+    return [Findings(analyse_study(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
 
 
-def forecast(
-    study: Study, store: str | Path | Store = "results", resources: Resources = DEFAULT_RESOURCES
-) -> CostForecast:
+def forecast(study: Study, store: str | Path | Store = STORE, resources: Resources = DEFAULT_RESOURCES) -> CostForecast:
     """The time, memory and disk space that a study needs, from a few timed steps."""
     tasks.prepare(study.task, study.make_task())
     return forecast_cost(study, _store(store).runs(), resources)
@@ -180,15 +179,38 @@ def serve_report(
             announce("stopped")
 
 
+def measure_overhead(study: Study, *, device: str = "cpu", rounds: int = ROUNDS) -> Overhead:
+    """Time and memory of a training step with each contender. Nothing else should run on the machine."""
+    tasks.prepare(study.task, study.make_task())
+    return measure_costs(study, device=device, rounds=rounds)
+
+
+def _run_prepared(
+    studies: Sequence[Study], store: Store, engine: str, resources: Resources, costs: bool, console: Console | None
+) -> BatchResult:
+    """Train and analyse studies that the store has, and whose data are there."""
+    summary = _execute(studies, store, engine, resources, console)
+    seconds = summary.seconds
+    reasons = [_measure_costs(study, store, resources, console) for study in studies] if costs else []
+    return BatchResult(
+        findings=analyse_all(studies, store),
+        runs=len(summary.ended_runs),
+        reused_runs=summary.reused,
+        failed=summary.failed,
+        seconds=seconds,
+        problems=[reason for reason in reasons if reason is not None],
+    )
+
+
 def _execute(
     sources: Sequence[RunSource], store: Store, engine: str, resources: Resources, console: Console | None
-) -> SweepState:
+) -> ExecutionState:
     progress = contextlib.nullcontext(lambda _: None) if console is None else show_progress(console, store)
     with open_engine(engine, store, resources) as opened_engine, progress as on_change:
         return execute(sources, store, opened_engine, on_change)
 
 
-def _measure_costs(study: Study, store: Store, resources: Resources, console: Console | None) -> str | None:
+def _measure_costs(study: Study, store: Store, resources: Resources, console: Console | None) -> Reason | None:
     """Measure the costs of the contenders that could be trained; the result is the reason if this failed."""
     runs = store.runs()
     cells = [cell for cell in study.cells(runs) if cell.role == "final" and cell.config.identity in runs]
@@ -203,7 +225,7 @@ def _measure_costs(study: Study, store: Store, resources: Resources, console: Co
         store.check_exists()
         store.save_overhead(study, measured)
     except Exception as error:  # the results of the runs are not affected
-        return f"cannot measure the costs on {study.task}: {explain(error)}"
+        return Reason(f"cannot measure the costs on {study.task}: {explain(error)}")
     return None
 
 

@@ -1,11 +1,13 @@
 """The results of a study, for notebooks and scripts.
 
-findings = run(study, store="results")
-print(findings.table())             one row per contender
-findings.verdict("Mine")            "better", "worse", "identical", or "cannot tell …"
-findings.runs                       one row per run: a pandas frame if pandas is installed
-findings.figure("differences")      a matplotlib figure
-findings.report("report")           the whole report as a folder
+    findings = run(study, store="results")
+    print(findings.table())             one row per contender
+    findings.verdict("Mine")            "better", "worse", "identical", or "cannot tell …"
+    findings.runs                       one row per run: a pandas frame if pandas is installed
+    findings.figure("differences")      a matplotlib figure
+    findings.report("report")           the whole report as a folder
+
+A notebook shows `findings` as its table and summary.
 """
 
 import html
@@ -17,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aimopt.lab import report
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.protocol.import_paths import trust_needed
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
-from aimopt.lab.report.figures import Picture, of_study, styles_of
+from aimopt.lab.report.figures import of_study
+from aimopt.lab.report.figures.style import Picture, styles_of
 from aimopt.lab.report.formats.csv_text import run_rows
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store

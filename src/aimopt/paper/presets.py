@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol.optimizers import canonical
 from aimopt.lab.protocol.recipes import make_study, sensitivity
 from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.protocol.tasks import entry
+from aimopt.paper.protocols import SYMBOLS
 
 # ℓ in units of the learning rate.
 HEAT_MAP = {"ell_ratio": (1e-4, 1e-3, 1e-2, 1e-1, 1.0), "gamma": (0.0, 0.05, 0.1, 0.2, 0.4)}
@@ -21,7 +23,7 @@ ZETA = {"zeta": (1e-18, 1e-17, 1e-16, 1e-15, 1e-14)}
 Preset = Callable[..., Study]
 
 
-def ablation(task: str, scale: str = "mini", *, optimizer: str = "RADAR", **fields: Any) -> Study:
+def ablation(task: str, scale: str = SCALE, *, optimizer: str = "RADAR", **fields: Any) -> Study:
     """RADAR without its gradient difference, without its residual correction, and without both (RAD)."""
     if canonical(optimizer) != "RADAR":
         raise ValueError(
@@ -40,8 +42,8 @@ def ablation(task: str, scale: str = "mini", *, optimizer: str = "RADAR", **fiel
     return make_study(task, scale, contenders, entry(task).protocol(scale), options, chosen)
 
 
-def _over(axes: Mapping[str, tuple[float, ...]], task: str, scale: str = "mini", **fields: Any) -> Study:
-    return sensitivity(task, scale, axes, **{"optimizer": "RADAR", **fields})
+def _over(axes: Mapping[str, tuple[float, ...]], task: str, scale: str = SCALE, **fields: Any) -> Study:
+    return sensitivity(task, scale, axes, **{"optimizer": "RADAR", "symbols": SYMBOLS, **fields})
 
 
 heatmap: Preset = partial(_over, HEAT_MAP)

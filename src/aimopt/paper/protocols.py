@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from aimopt.lab.protocol.optimizers import resolved
-from aimopt.lab.protocol.protocol import Protocol, same_options
+from aimopt.lab.protocol.protocol import Protocol, PublishedTable, same_options
 from aimopt.paper.published import PUBLISHED
 from aimopt.paper.tasks.vision import EPOCH
 
@@ -19,11 +19,15 @@ OPTIMIZERS = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Li
 # γ of RADAR in some settings; in the paper's other settings γ is 0.1, the default.
 SMALL_GAMMA = 0.01
 
+# The paper's symbols for options of RADAR, for tables and figures.
+SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
+
 PROTOCOL = Protocol(
     optimizers=OPTIMIZERS,
     subject="RADAR",
     reference="AdamW",
     lr_factors={"Adan": 2.5, "Lion": 0.1, "AcceleratedLion": 0.1},
+    symbols=SYMBOLS,
 )
 
 
@@ -44,7 +48,8 @@ _SAC = replace(PROTOCOL, options=same_options(weight_decay=0.0, gamma=SMALL_GAMM
 
 def _search_steps(protocol: Protocol, task: str, **by_scale: int) -> dict[str, Protocol]:
     """One protocol per scale, with this length of its search runs."""
-    published = PUBLISHED.get(task, {})
+    results = PUBLISHED.get(task)
+    published = PublishedTable(source="the paper", scale="paper", results=results) if results else None
     return {scale: replace(protocol, search_steps=n, published=published) for scale, n in by_scale.items()}
 
 

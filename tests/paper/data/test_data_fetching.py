@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pooch
 import pytest
 from requests.exceptions import HTTPError
 
+from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.paper.data import fetching
 from aimopt.paper.data.archives import member_reader
 from aimopt.paper.data.dataset import Dataset, File, checksum
@@ -142,13 +144,30 @@ def test_an_interrupted_download_is_continued_by_the_next_run(file: File, site: 
     assert site.requests[1:] == [("a", f"bytes={partial_size}-")]
 
 
-def test_long_downloads_print_their_progress(
-    file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_downloads_log_their_progress_and_print_it_only_if_asked(
+    file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fetching, "SECONDS_BETWEEN_LINES", -1.0)
     monkeypatch.setattr(fetching, "CHUNK", HALF)
-    fetch(file, tmp_path)
-    assert "  1 of 1 MB" in capsys.readouterr().err.splitlines()
+    fetch(file, tmp_path / "silent")
+    assert capfd.readouterr() == ("", "")
+    with log_on_stderr():
+        fetch(file, tmp_path / "shown")
+    lines = capfd.readouterr().err.splitlines()
+    assert "  1 of 1 MB" in lines
+    assert lines[0].startswith(f"Downloading file '{file.name}' from '{file.origin}'")  # pooch says it
+    fetch(file, tmp_path / "silent again")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_users_of_pooch_see_its_lines(capfd: pytest.CaptureFixture[str], file: File, tmp_path: Path) -> None:
+    code = f"""
+import pooch
+import aimopt.paper.data.fetching
+pooch.retrieve({file.origin!r}, known_hash=None, path={str(tmp_path)!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "Downloading data from" in capfd.readouterr().err
 
 
 def test_a_wrong_checksum_or_size_is_an_error_and_nothing_stays(file: File, tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ import pytest
 
 from aimopt.paper import data
 from aimopt.paper.data import documents, text
+from aimopt.paper.data.catalogue import CATALOGUE
 from aimopt.paper.data.dataset import Dataset, File, Form, read_unchanged
 from aimopt.paper.data.extras import import_language_module
+from aimopt.paper.data.sources import cache_directory, prepare
+from aimopt.paper.data.tokenizers import Tokenizer
 from file_server import Site, serving
 
 TEXTS = [
@@ -44,7 +47,7 @@ def test_texts_are_read_byte_for_byte(tmp_path: Path) -> None:
 
 def cached_folder(name: str) -> Path:
     """The folder of a prepared dataset; nothing is downloaded."""
-    folder = data.cache_directory() / name
+    folder = cache_directory() / name
     if not folder.is_dir():
         pytest.skip(f"{name} is not in the cache; `pytest -m network` downloads it")
     return folder
@@ -57,11 +60,11 @@ QWEN_IDS = {"Hello world": [9707, 1879], "Hello, world!": [9707, 11, 1879, 0], "
 @pytest.mark.network
 @pytest.mark.parametrize("name", ["gpt2-tokenizer", "qwen2.5-tokenizer"])
 def test_tokenizers_are_prepared_from_the_internet(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data.prepare(data.CATALOGUE[name])  # into the cache, for the tests below
+    prepare(CATALOGUE[name])  # into the cache, for the tests below
     monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path))
     monkeypatch.delenv("AIMOPT_DATA", raising=False)
-    folder = data.prepare(data.CATALOGUE[name])
-    for part in data.CATALOGUE[name].parts:
+    folder = prepare(CATALOGUE[name])
+    for part in CATALOGUE[name].parts:
         part.check(folder / part.name)
 
 
@@ -73,7 +76,7 @@ def test_tokenizers_are_prepared_from_the_internet(name: str, tmp_path: Path, mo
     ],
 )
 def test_tokenizers_give_the_published_ids(
-    name: str, load: Callable[[], data.Tokenizer], size: int, ids: dict[str, list[int]]
+    name: str, load: Callable[[], Tokenizer], size: int, ids: dict[str, list[int]]
 ) -> None:
     pytest.importorskip("tokenizers")
     cached_folder(name)

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
-from aimopt.lab.stats import average_rank, performance_profile
+from aimopt.lab.stats.ranking import average_rank, performance_profile
 
 THRESHOLDS = tuple(i / 20 for i in range(101))  # in units of a task's median gap to the best contender
 
 
 @dataclass(frozen=True)
-class Across:
+class AcrossTasks:
     """The comparisons on several tasks."""
 
     tasks: tuple[str, ...]
@@ -26,15 +26,20 @@ class Across:
     left_out: tuple[str, ...]  # contenders without a result on every task
 
 
-def across_tasks(analyses: Sequence[StudyAnalysis]) -> Across | None:
+def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
     """Ranks and profile over all comparisons with results; None for less than two tasks or two contenders.
 
     Ranks are computed from the means. The profile treats each pair of task and seed as one problem, so it includes the
     luck of the seeds.
     """
-    compared = {f"{f.title}, {f.study.scale}": f for f in analyses if f.study.name == "compare" and f.ranked}
-    labels = list(dict.fromkeys(s.label for f in compared.values() for s in f.standings))
-    on_all_tasks = [label for label in labels if all(label in {s.label for s in f.ranked} for f in compared.values())]
+    compared = {
+        f"{analysis.title}, {analysis.study.scale}": analysis
+        for analysis in analyses
+        if analysis.study.is_comparison and analysis.ranked
+    }
+    labels = list(dict.fromkeys(s.label for analysis in compared.values() for s in analysis.standings))
+    ranked = [{standing.label for standing in analysis.ranked} for analysis in compared.values()]
+    on_all_tasks = [label for label in labels if all(label in labels_of_task for labels_of_task in ranked)]
     if len(compared) < 2 or len(on_all_tasks) < 2:
         return None
     better = {task: analysis.measure.better for task, analysis in compared.items()}
@@ -45,7 +50,7 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> Across | None:
         for seed, values in _values_by_seed(analysis, on_all_tasks).items()
     }
     profile = performance_profile(by_seed, {key: better[key[0]] for key in by_seed}, THRESHOLDS) if by_seed else {}
-    return Across(
+    return AcrossTasks(
         tasks=tuple(compared),
         ranks=dict(sorted(average_rank(means, better).items(), key=lambda item: item[1])),
         ranks_by_task={task: average_rank({task: means[task]}, better) for task in compared},

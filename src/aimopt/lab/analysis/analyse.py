@@ -1,7 +1,7 @@
 """Analyse a study: compute its numbers from its runs.
 
-analysis = analyse(study, store.runs(), store.overhead(study))
-analyse(study, {}).progress                    (0, 0, 0, 120): nothing was run yet
+analysis = analyse_study(study, store.runs(), store.overhead(study))
+analyse_study(study, {}).progress                    (0, 0, 0, 120): nothing was run yet
 """
 
 import math
@@ -17,9 +17,9 @@ from aimopt.lab.analysis.study_analysis import (
     Progress,
     Published,
     RunResult,
+    SensitivityGrid,
     Standing,
     StudyAnalysis,
-    Sweep,
     has_order,
     judged_value,
 )
@@ -28,10 +28,11 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Role, Study
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run, is_settled
-from aimopt.lab.stats import Better, Difference, Spread, differences_on_shared_seeds, spread
+from aimopt.lab.stats.paired import Difference, Spread, differences_on_shared_seeds, spread
+from aimopt.lab.stats.values import Better
 
 
-def analyse(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> StudyAnalysis:
+def analyse_study(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> StudyAnalysis:
     """The analysis of a study so far. `runs` are by identity, as `Store.runs` gives them."""
     facts = study.facts
     cells: CellRuns = [(cell, runs.get(cell.config.identity)) for cell in study.cells(runs)]
@@ -73,12 +74,12 @@ def _standings(
     def standing(contender: Contender) -> Standing:
         label = contender.label
         trials = sorted(_run_results(cells, label, "search", facts))
-        choice = study.choice(contender, runs)
+        choice = study.chosen_rate(contender, runs)
         lr = choice.rate if choice else None
         return Standing(
             label=label,
             optimizer=contender.optimizer,
-            options=study.finals(contender, study.usual_rate(contender))[0].options,
+            options=study.final_runs(contender, study.usual_rate(contender))[0].options,
             usual_lr=study.usual_rate(contender),
             lr=lr,
             edge=("lowest" if lr == trials[0].lr else "highest") if choice and choice.at_edge and trials else None,
@@ -139,11 +140,12 @@ def _differences(
 
 def _published(study: Study, facts: Facts) -> dict[str, Published]:
     """Results that were published for contenders of this study, with their ranks."""
-    ranks = _ranks({label: mean for label, (mean, _) in study.published.items()}, facts.measure.better)
-    return {label: Published(*study.published[label], rank) for label, rank in ranks.items()}
+    results = study.published.results if study.published else {}
+    ranks = _ranks({label: mean for label, (mean, _) in results.items()}, facts.measure.better)
+    return {label: Published(*results[label], rank) for label, rank in ranks.items()}
 
 
-def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:
+def _sweep(study: Study, standings: Sequence[Standing]) -> SensitivityGrid | None:
     if not 1 <= len(study.axes) <= 2:
         return None
 
@@ -156,7 +158,7 @@ def _sweep(study: Study, standings: Sequence[Standing]) -> Sweep | None:
     values = [tuple(dict.fromkeys(point[i] for point in labels)) for i in range(len(study.axes))]
     in_order = tuple(tuple(sorted(axis)) if has_order(axis) else axis for axis in values)
     default = next(standing for standing in standings if standing.label == study.reference)
-    return Sweep(study.axes, in_order, labels, option_values(default))
+    return SensitivityGrid(study.axes, in_order, labels, option_values(default))
 
 
 def _progress(cells: CellRuns, unknown_runs: int) -> Progress:

@@ -15,7 +15,7 @@ from aimopt.lab.analysis.study_analysis import CellRuns, Remark, Standing
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.study import Cell, Study
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats import ENOUGH_SEEDS
+from aimopt.lab.stats.paired import ENOUGH_SEEDS
 
 MAX_LISTED = 6  # names of a long list
 CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # the first ten digits are enough

@@ -7,12 +7,12 @@ to_target(score, final_runs, "Other", costs)["Mine"].ratio     0.8: it needs 80 
 import math
 from collections.abc import Mapping, Sequence
 
-from aimopt.lab.analysis.study_analysis import Curve, Curves, Point, Target, ToTarget
+from aimopt.lab.analysis.study_analysis import Curve, Curves, Point, StepsToTarget, Target
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats import steps_to_target
+from aimopt.lab.stats.targets import steps_to_target
 
 MAX_POINTS = 200  # a longer curve is reduced to the means of this many parts
 TRAINING = Measure("train_loss", "training loss")
@@ -42,7 +42,7 @@ def target_of(score: Measure, reference: RunsBySeed) -> Target | None:
 
 def to_target(
     score: Measure, finals: Mapping[str, RunsBySeed], reference: str, costs: Mapping[str, Cost]
-) -> dict[str, ToTarget]:
+) -> dict[str, StepsToTarget]:
     """When the mean curve of each contender reaches the target.
 
     The mean curve is used because the target is a mean: about half of the reference's own seeds never reach it. The
@@ -61,15 +61,15 @@ def to_target(
     reference_steps = steps[reference]
     assert reference_steps is not None  # its mean curve ends at the target
 
-    def reached(label: str, count: float | None) -> ToTarget:
+    def reached(label: str, count: float | None) -> StepsToTarget:
         cost = costs.get(label)
         if count is None:
-            return ToTarget(None, None, None, None)
+            return StepsToTarget(None, None, None, None)
         ratio = count / reference_steps if reference_steps else math.nan
         if cost is None:
-            return ToTarget(count, ratio, None, None)
-        step_ratio = 1.0 if label == reference else cost.ratio[0]  # the ratio of the reference to itself is noise
-        return ToTarget(count, ratio, count * cost.step_seconds, ratio * step_ratio)
+            return StepsToTarget(count, ratio, None, None)
+        step_ratio = 1.0 if label == reference else cost.ratio.median  # the ratio of the reference to itself is noise
+        return StepsToTarget(count, ratio, count * cost.step_seconds, ratio * step_ratio)
 
     return {label: reached(label, count) for label, count in steps.items()}
 

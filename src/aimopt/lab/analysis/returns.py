@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from aimopt.lab.analysis.study_analysis import Returns
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats import Interval, interquartile_mean, probability_of_improvement, stratified_bootstrap
+from aimopt.lab.stats.bootstrap import Interval, interquartile_mean, probability_of_improvement, stratified_bootstrap
 
 LAST_SHARE = 0.1  # of the steps: `best` is the best evaluation in it
 ScoreColumn = list[list[float]]  # one row per run, one column

@@ -16,7 +16,8 @@ from aimopt.lab.protocol.study import Cell, Role, Study
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run, Status, is_settled
-from aimopt.lab.stats import Difference, Interval, Spread
+from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.paired import Difference, Spread
 
 Level = Literal["ok", "warning", "problem"]
 CellRuns = Sequence[tuple[Cell, Run | None]]  # the runs of a study with their roles; None: not started
@@ -78,7 +79,7 @@ class Target(NamedTuple):
     value: float
 
 
-class ToTarget(NamedTuple):
+class StepsToTarget(NamedTuple):
     """When the mean curve of a contender reaches the target. All fields are None if it never does."""
 
     steps: float | None
@@ -88,7 +89,7 @@ class ToTarget(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The published result of a contender, at the scale of the paper."""
+    """The published result of a contender, at the scale of its publication."""
 
     mean: float
     std: float
@@ -121,7 +122,7 @@ class Standing:
     untuned_spread: Spread | None
     rank: int | None  # by the mean; 1 is the best
     difference: Difference | None  # from the reference, on the seeds that both have
-    to_target: ToTarget | None
+    to_target: StepsToTarget | None
     published: Published | None
     returns: Returns | None
     cost: Cost | None
@@ -133,7 +134,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SensitivityGrid:
     """The contenders of a sensitivity study as a grid over their options."""
 
     axes: tuple[str, ...]
@@ -179,7 +180,7 @@ class StudyAnalysis:
     standings: tuple[Standing, ...]
     curves: tuple[Curves, ...]
     target: Target | None
-    sweep: Sweep | None
+    sweep: SensitivityGrid | None
     overhead: Overhead | None
     audit: tuple[Remark, ...]
     provenance: Mapping[str, Mapping[str, int]]  # "versions.torch" -> {"2.13.0": 120 runs}
@@ -196,9 +197,10 @@ class StudyAnalysis:
         return next(standing for standing in self.standings if standing.label == label)
 
     @property
-    def at_paper_setting(self) -> bool:
+    def at_published_setting(self) -> bool:
         """Whether the scale and settings are those of the published results."""
-        return self.study.scale == "paper" and not self.study.settings
+        published = self.study.published
+        return published is not None and published.scale == self.study.scale and not self.study.settings
 
     @property
     def ranked(self) -> list[Standing]:

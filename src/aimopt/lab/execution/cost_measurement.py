@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from aimopt.lab.defaults import ROUNDS
+from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.execution.runner import start_training
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
@@ -25,7 +27,6 @@ from aimopt.measure.machine import describe_machine
 from aimopt.measure.memory import peak_bytes
 from aimopt.measure.timing import paired_ratio, state_bytes_per_parameter, time_in_turn
 
-ROUNDS = 15  # timed steps per contender
 MEMORY_STEPS = 3  # steps until the peak of the memory is reached
 
 
@@ -41,7 +42,7 @@ def measure_costs(
     if threads is not None:
         torch.set_num_threads(threads)
     wanted = [c for c in study.contenders if contenders is None or c.label in contenders]
-    configs = {c.label: study.finals(c, study.usual_rate(c))[0] for c in wanted}
+    configs = {c.label: study.final_runs(c, study.usual_rate(c))[0] for c in wanted}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []
     for label, config in configs.items():
@@ -66,7 +67,7 @@ class Stepper:
         self.device, self.index = torch.device(device), 0
         with user_code(f"cannot train {config}", explained=(OSError, ImportError)):
             self.training = start_training(config, self.device)
-            for _ in range(config.make_task().steady_from):
+            for _ in range(config.make_task().first_steady_step):
                 self()
 
     def __call__(self) -> None:
@@ -93,7 +94,7 @@ def _peak(config: RunConfig, device: str) -> int:
     command = [sys.executable, "-m", "aimopt.lab.execution.cost_measurement"]
     answer = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise ValueError(f"cannot measure the memory of {config}: {answer.stderr.strip().splitlines()[-1]}")
+        raise ValueError(f"cannot measure the memory of {config}: {last_line(answer.stderr)}")
     return int(answer.stdout.split()[-1])
 
 

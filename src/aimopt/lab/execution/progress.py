@@ -1,9 +1,9 @@
 """Show the progress of a sweep: a table that refreshes itself on a terminal, plain lines elsewhere.
 
-with show_progress(console, store) as on_change:
-execute(studies, store, engine, on_change)
+    with show_progress(console, store) as on_change:
+        execute(studies, store, engine, on_change)
 
-12 of 48 runs, 4 running, 1 diverged, 3 min elapsed, about 9 min left
+A line looks like this: 12 of 48 runs, 4 running, 1 diverged, 3 min elapsed, about 9 min left
 """
 
 import time
@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aimopt.lab.execution.scheduler import SweepState
+from aimopt.lab.execution.scheduler import ExecutionState
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 
@@ -26,7 +26,7 @@ MAX_SHOWN_RUNS = 8  # rows of the table
 
 
 @contextmanager
-def show_progress(console: Console, store: Store) -> Iterator[Callable[[SweepState], None]]:
+def show_progress(console: Console, store: Store) -> Iterator[Callable[[ExecutionState], None]]:
     """A callback for `execute`."""
     if not console.is_terminal:
         yield ProgressLines(console, store)
@@ -41,7 +41,7 @@ class ProgressLines:
     def __init__(self, console: Console, store: Store):
         self.console, self.store, self.last, self.reported = console, store, float("-inf"), set[str]()
 
-    def __call__(self, state: SweepState) -> None:
+    def __call__(self, state: ExecutionState) -> None:
         """Print a line if it is time."""
         for run in state.failed:
             if run.config.identity not in self.reported:
@@ -60,20 +60,20 @@ class ProgressTable:
     def __init__(self, live: Live, store: Store):
         self.live, self.store, self.last = live, store, float("-inf")
 
-    def __call__(self, state: SweepState) -> None:
+    def __call__(self, state: ExecutionState) -> None:
         """Draw the table if it is time."""
         if time.monotonic() - self.last >= TABLE_SECONDS:
             self.last = time.monotonic()
             self.live.update(progress_table(state, running_runs(state, self.store)), refresh=True)
 
 
-def running_runs(state: SweepState, store: Store) -> list[Run]:
+def running_runs(state: ExecutionState, store: Store) -> list[Run]:
     """The runs that a process trains now, with their history so far."""
     runs = (store.run(config) for config in state.pending.values())
     return [run for run in runs if run is not None and run.status == "running" and store.is_claimed(run.config)]
 
 
-def progress_line(state: SweepState, running: list[Run]) -> str:
+def progress_line(state: ExecutionState, running: list[Run]) -> str:
     """The progress in one line."""
     diverged = sum(run.status == "diverged" for run in state.ended_runs.values())
     parts = [f"{len(state.ended_runs)} of {state.total} runs", f"{len(running)} running"]
@@ -86,7 +86,7 @@ def progress_line(state: SweepState, running: list[Run]) -> str:
     return ", ".join(parts)
 
 
-def progress_table(state: SweepState, running: list[Run]) -> RenderableType:
+def progress_table(state: ExecutionState, running: list[Run]) -> RenderableType:
     """A progress bar, a table with one row per running run, and the last failures."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column, justify in (("task", "left"), ("optimizer", "left"), ("lr", "right"), ("seed", "right")):

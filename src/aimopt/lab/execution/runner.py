@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.lab.execution.distributed import World
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol import import_paths, optimizers
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number
@@ -30,7 +31,7 @@ from aimopt.measure.memory import peak_bytes, reset_peak
 
 # How a call of `train_run` ends. `busy`: another process trains the run. `stopped`: it can be resumed.
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped"]
-Record = dict[str, float]
+LogEntry = dict[str, float]
 METRICS_SECONDS = 1.0  # between two updates of metrics.jsonl, by which others watch a run
 CHECKPOINT_SHAPE = fields({
     "step": integer(0),
@@ -58,7 +59,7 @@ def train_run(
     store: Store,
     *,
     device: str = "cpu",
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: float = Resources.checkpoint_seconds,
     keep_weights: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
@@ -77,7 +78,7 @@ def train_run(
         outcome, reason = loop.train()
         if keep_weights:
             writer.write_weights(loop.training.weights())
-        writer.write_result(outcome, reason, loop.history, loop.facts())
+        writer.write_result(outcome, reason, loop.history, loop.measurements())
         return outcome
     except Stopped:
         return "stopped"
@@ -112,11 +113,11 @@ def record_failure(config: RunConfig, store: Store, reason: str) -> str:
 def start_training(config: RunConfig, device: torch.device, world: World = World()) -> Training:  # noqa: B008, it is frozen
     """The training of a run before its first step."""
 
-    def build(parameters: Iterable[tuple[str, Tensor]]) -> torch.optim.Optimizer:
+    def make_optimizer(parameters: Iterable[tuple[str, Tensor]]) -> torch.optim.Optimizer:
         return optimizers.make(config.optimizer, parameters, lr=config.lr, options=config.options)
 
     return config.make_task().start(
-        Context(seed=config.seed, build=build, device=device, rank=world.rank, processes=world.size)
+        Context(seed=config.seed, make_optimizer=make_optimizer, device=device, rank=world.rank, processes=world.size)
     )
 
 
@@ -133,7 +134,7 @@ class TrainingLoop:
         should_stop: Callable[[], bool],
     ):
         self.config, self.writer, self.device, self.should_stop = config, writer, device, should_stop
-        self.task, self.history = config.make_task(), list[Record]()
+        self.task, self.history = config.make_task(), list[LogEntry]()
         reset_peak(device)
         self.world = world
         self._start()
@@ -166,8 +167,8 @@ class TrainingLoop:
             return "diverged", str(diverged)
         return "finished", ""
 
-    def facts(self) -> dict[str, Any]:
-        """Facts about the run besides its history."""
+    def measurements(self) -> dict[str, Any]:
+        """What was measured besides the history."""
         trained = self.training.weights()
         states = [state for o in self.training.optimizers for state in o.state.values() if isinstance(state, Mapping)]
         return {
@@ -204,7 +205,7 @@ class TrainingLoop:
     def _start(self) -> None:
         """Set the state before the first step."""
         self.training = start_training(self.config, self.device, self.world)
-        self.step, self.seconds, self.loss_count, self.history = 0, 0.0, 0, list[Record]()
+        self.step, self.seconds, self.loss_count, self.history = 0, 0.0, 0, list[LogEntry]()
         self.loss_sum = torch.zeros((), device=self.device)
         self.resumed_untested = False  # whether no step was trained yet after a checkpoint was loaded
 
@@ -236,7 +237,10 @@ class TrainingLoop:
 
     def _record_session(self) -> None:
         """Record the provenance of this process, and the step from which it trains."""
-        self.writer.add_session(sessions.describe_session(self.device, self.data_checksum, self.step, self.world.size))
+        packages = self.task.packages
+        self.writer.add_session(
+            sessions.describe_session(self.device, self.data_checksum, self.step, self.world.size, packages)
+        )
 
     def _train_until_logged(self) -> None:
         begin = time.perf_counter()
@@ -255,7 +259,7 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Append a record: the mean loss since the last record, and the measures if an evaluation is due."""
-        record: Record = {
+        record: LogEntry = {
             "step": self.step,
             "train_loss": self.loss_sum.item() / self.loss_count,
             "lr": float(self.training.optimizers[0].param_groups[0]["lr"]),

@@ -48,7 +48,7 @@ class SingleRun:
 
 
 @dataclass(kw_only=True)
-class SweepState:
+class ExecutionState:
     """How far the studies are. Runs are counted by identity: a run in two studies counts once."""
 
     capacity: int  # how many runs the engine trains at the same time
@@ -77,11 +77,14 @@ class SweepState:
 
 
 def execute(
-    sources: Sequence[RunSource], store: Store, engine: Engine, on_change: Callable[[SweepState], None] = lambda _: None
-) -> SweepState:
+    sources: Sequence[RunSource],
+    store: Store,
+    engine: Engine,
+    on_change: Callable[[ExecutionState], None] = lambda _: None,
+) -> ExecutionState:
     """Train every run of the studies that is not in the store. A run that fails is recorded, and the others go on."""
     known = {identity: run for identity, run in store.runs().items() if run.settled}
-    state = SweepState(capacity=engine.capacity())
+    state = ExecutionState(capacity=engine.capacity())
     retry_times: dict[str, float] = {}  # identity -> when to submit again
     _submit_runs(sources, known, state, engine)
     state.reused = len(state.ended_runs)
@@ -104,7 +107,7 @@ def execute(
     return state
 
 
-def _submit_runs(sources: Sequence[RunSource], known: dict[str, Run], state: SweepState, engine: Engine) -> None:
+def _submit_runs(sources: Sequence[RunSource], known: dict[str, Run], state: ExecutionState, engine: Engine) -> None:
     """Update the state, and submit the runs with configs that are known now."""
     configs = {cell.config.identity: cell.config for source in sources for cell in source.cells(known)}
     state.total = len(configs) + sum(source.count_unknown_runs(known) for source in sources)

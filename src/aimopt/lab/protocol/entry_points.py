@@ -35,5 +35,9 @@ class EntryPoints:
             return point.load()
 
 
+TASKS = EntryPoints(group="aimopt.tasks", kind="task")
+PRESETS = EntryPoints(group="aimopt.presets", kind="preset")
+
+
 def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.module

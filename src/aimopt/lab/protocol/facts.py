@@ -11,19 +11,18 @@ from typing import Any, Self
 
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.protocol import Protocol
-from aimopt.lab.protocol.run_config import RunConfig, plain
-from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, one_of, text
-from aimopt.lab.protocol.schema import plain as plain_shape
+from aimopt.lab.protocol.run_config import RunConfig, as_json_value
+from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, one_of, plain, text
 from aimopt.lab.protocol.task import Measure
 
 _MEASURE = fields({"key": text, "label": text, "better": one_of("lower", "higher")})
-_CONTENDER = fields({"usual_rate": number(above=0), "options": map_of(plain_shape), "sources": map_of(text)})
+_CONTENDER = fields({"usual_rate": number(above=0), "options": map_of(plain), "sources": map_of(text)})
 SHAPE = fields(
     {
         "title": text,
         "score": _MEASURE,
         "measure": _MEASURE,
-        "settings": map_of(plain_shape),
+        "settings": map_of(plain),
         "contenders": map_of(_CONTENDER),
     },
     {"published": map_of(list_of(number(), length=2))},  # written by older versions; part of the study now
@@ -72,7 +71,7 @@ class Facts:
             title=task_at_scale.title_at(scale),
             score=task_at_scale.score,
             measure=task_at_scale.measure,
-            settings=plain({**entry.former_settings, **dataclasses.asdict(task_at_scale)}),
+            settings=as_json_value({**entry.former_settings, **dataclasses.asdict(task_at_scale)}),
             contenders=contender_facts,
         )
 
@@ -92,4 +91,4 @@ class Facts:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain numbers, strings, lists and dictionaries."""
-        return plain(dataclasses.asdict(self))
+        return as_json_value(dataclasses.asdict(self))

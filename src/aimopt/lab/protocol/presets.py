@@ -6,21 +6,19 @@ warmup = "my_package.presets:warmup"         called as warmup("spirals", "mini",
 
 from typing import Any
 
-from aimopt.lab.protocol.entry_points import EntryPoints
+from aimopt.lab.protocol.entry_points import PRESETS
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import user_code
-
-INSTALLED = EntryPoints(group="aimopt.presets", kind="preset")
 
 
 def available() -> list[str]:
     """The names of the installed presets."""
-    return INSTALLED.names()
+    return PRESETS.names()
 
 
 def study(name: str, task: str, scale: str, **overrides: Any) -> Study:
     """The study that a preset makes for a task."""
-    make_preset = INSTALLED.load(name)
+    make_preset = PRESETS.load(name)
     with user_code(f"the preset {name} cannot be made for {task}", explained=(ValueError,)):
         preset_study = make_preset(task, scale, **overrides)
     if not isinstance(preset_study, Study):

@@ -6,8 +6,8 @@
 A protocol names optimizers and their options; a task never does. `recipes.py` makes studies from protocols.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Options = Callable[[str], Mapping[str, Any]]  # name of an optimizer -> options; it gets those that it has
@@ -19,6 +19,20 @@ def same_options(**options: Any) -> Options:
     return lambda optimizer: options
 
 
+def is_comparison(rate_of: str | None, axes: Sequence[str]) -> bool:
+    """Whether a study compares optimizers, each with a search of its own; in other studies they share one rate."""
+    return rate_of is None and not axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """Results that other authors published. Reports show them beside the results of a study."""
+
+    source: str  # who published them, as reports name it: "the manual"
+    scale: str  # the scale of the task at which they hold; a study at another scale shows only their ranking
+    results: Mapping[str, tuple[float, float]]  # mean and standard deviation, by optimizer
+
+
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """Contenders, their options, and how long and how often they are trained."""
@@ -27,13 +41,29 @@ class Protocol:
     subject: str | None = None  # the contender that the headline is about
     reference: str | None = None  # the contender that the others are compared with
     options: Options = field(default=same_options())
-    lr_factors: Mapping[str, float] = field(
-        default_factory=dict
-    )  # usual learning rate of an optimizer / lr of the task
+    # The usual learning rate of an optimizer, divided by the lr of the task.
+    lr_factors: Mapping[str, float] = field(default_factory=dict)
     grid: tuple[float, ...] = (0.1, 0.5, 1.0, 5.0, 10.0)  # learning rates of the search, in units of the usual one
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     tuning_seed: int = TUNING_SEED
     search_steps: int | None = None  # length of a search run; None: the whole schedule
-    published: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # other authors' mean and std, by optimizer
+    published: PublishedTable | None = None
+    # How reports name options that a study varies, such as {"momentum": "β"}; otherwise by their own names.
+    symbols: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.published, PublishedTable | None):
+            raise ValueError(
+                f"Protocol: published must be a PublishedTable, which names the source and the scale of its results, "
+                f"got {self.published!r}"
+            )
+
+    def search_length(self, steps: int) -> int:
+        """The length of a search run on a task with a schedule of this many steps."""
+        return min(self.search_steps or steps, steps)
+
+    def published_for(self, labels: Iterable[str]) -> PublishedTable | None:
+        """The published results of these contenders; None if there are none."""
+        known = self.published.results if self.published else {}
+        results = {label: known[label] for label in labels if label in known}
+        return replace(self.published, results=results) if self.published and results else None

@@ -1,7 +1,9 @@
 """Functions that make the usual studies from a protocol.
 
-compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])               which optimizer is better
-sensitivity("spirals", axes={"beta": (0.8, 0.9)}, optimizer="Mine")        the effect of an option
+    compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])               which optimizer is better
+    sensitivity("spirals", axes={"beta": (0.8, 0.9)}, optimizer="Mine")        the effect of an option
+
+Both call `make_study`, which takes from the protocol what they do not give.
 """
 
 import dataclasses
@@ -9,16 +11,17 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import optimizers as known_optimizers
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.run_config import usual_options, usual_rate
-from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.protocol.study import COMPARISON, Contender, Study
 
 
 def compare(
     task: str,
-    scale: str = "mini",
+    scale: str = SCALE,
     *,
     optimizers: Sequence[str] = (),
     protocol: Protocol | None = None,
@@ -43,7 +46,7 @@ def compare(
     contenders = [Contender.named(name) for name in names]
     labels = [contender.label for contender in contenders]
     reference = protocol.reference if protocol.reference in labels else labels[-1]
-    chosen = {"name": "compare", "reference": reference, "untuned": True, **fields}
+    chosen = {"name": COMPARISON, "reference": reference, "untuned": True, **fields}
     if protocol.subject in labels:
         chosen.setdefault("subject", protocol.subject)
     return make_study(task, scale, contenders, protocol, options or {}, chosen)
@@ -51,7 +54,7 @@ def compare(
 
 def sensitivity(
     task: str,
-    scale: str = "mini",
+    scale: str = SCALE,
     axes: Mapping[str, Sequence[Any]] | None = None,
     *,
     optimizer: str | None = None,
@@ -107,10 +110,12 @@ def make_study(
         "seeds": protocol.seeds,
         "grid": protocol.grid,
         "tuning_seed": protocol.tuning_seed,
-        "search_steps": min(protocol.search_steps or task_at_scale.steps, task_at_scale.steps),
-        "published": {c.label: protocol.published[c.label] for c in contenders if c.label in protocol.published},
+        "search_steps": protocol.search_length(task_at_scale.steps),
+        "published": protocol.published_for(contender.label for contender in contenders),
     }
-    study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **{**defaults, **fields})
+    axes, symbols = fields.get("axes", ()), fields.get("symbols", protocol.symbols)
+    chosen = {**defaults, **fields, "symbols": {axis: symbols[axis] for axis in axes if axis in symbols}}
+    study = Study(task=task, scale=scale, contenders=tuple(map(complete, contenders)), **chosen)
     study.check()
     return study
 

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.schema import fields, integer, map_of, number, text
-from aimopt.lab.protocol.task import Task
+from aimopt.lab.protocol.task import MOVED_TO_STUDY, Task
 from aimopt.lab.protocol.user_code import user_code
 
 # Settings that decide which runs a study has, but determine no run. Current tasks have only `lr` of these.
-NOT_PART_OF_A_RUN = ("lr", "grid", "seeds", "search_steps")
+NOT_PART_OF_A_RUN = ("lr", *MOVED_TO_STUDY)
 SHAPE = fields(
     {
         "task": text,
@@ -56,7 +57,7 @@ class RunConfig:
     def create(
         cls,
         task: str,
-        scale: str = "mini",
+        scale: str = SCALE,
         *,
         optimizer: str,
         lr: float | None = None,
@@ -84,9 +85,9 @@ class RunConfig:
         return cls(
             task=task,
             scale=scale,
-            settings=settings_of_run(plain({**entry.former_settings, **dataclasses.asdict(chosen)})),
+            settings=settings_of_run(as_json_value({**entry.former_settings, **dataclasses.asdict(chosen)})),
             optimizer=name,
-            options=plain(complete),
+            options=as_json_value(complete),
             lr=rate,
             seed=seed,
             steps=length,
@@ -170,7 +171,7 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.12g}")
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """The value after writing it as JSON and reading it again."""
     try:
         return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
-from aimopt.lab.protocol.protocol import TUNING_SEED
+from aimopt.lab.protocol.older_records import LATER_FIELDS, published_shape, updated_definition, updated_record
+from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, is_comparison
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
 from aimopt.lab.protocol.schema import (
     Shape,
@@ -35,8 +35,9 @@ from aimopt.lab.protocol.schema import (
 )
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
-from aimopt.lab.stats import RateChoice, select_rate
+from aimopt.lab.stats.tuning import RateChoice, select_rate
 
+COMPARISON = "compare"  # the name of a comparison, unless its author gives another
 Role = Literal["search", "final", "untuned"]
 _CONTENDER = fields(
     {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
@@ -90,8 +91,11 @@ def _frozen_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: frozen(value) for name, value in settings.items()}
 
 
-def _pairs(published: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    return {label: (mean, std) for label, (mean, std) in published.items()}
+def _published(record: Mapping[str, Any] | None) -> PublishedTable | None:
+    if record is None:
+        return None
+    results = {label: (mean, std) for label, (mean, std) in record["results"].items()}
+    return PublishedTable(**{**record, "results": results})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +117,8 @@ class Study:
     search_steps: int = field(metadata=stored(integer(1)))
     # Settings of the task, if they differ from its scale.
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=stored(map_of(schema.plain), _frozen_values))
-    # Other authors' mean and std, by label.
-    published: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict, metadata=stored(map_of(list_of(number(), length=2)), _pairs)
-    )
+    # Results of other authors for these contenders.
+    published: PublishedTable | None = field(default=None, metadata=stored(published_shape, _published))
     tuning_seed: int = field(default=TUNING_SEED, metadata=stored(integer(0)))
     # Whether contenders are also trained at their usual learning rates.
     untuned: bool = field(default=False, metadata=stored(flag))
@@ -124,6 +126,8 @@ class Study:
     rate_of: str | None = field(default=None, metadata=stored(optional(text)))
     # The options that differ between contenders.
     axes: tuple[str, ...] = field(default=(), metadata=stored(list_of(text), tuple))
+    # How reports name an axis; otherwise by the name of its option.
+    symbols: Mapping[str, str] = field(default_factory=dict, metadata=stored(map_of(text)))
     # Of a study that was read from a store: its facts, and its file name without the ending.
     stored_facts: Facts | None = field(default=None, compare=False, repr=False)
     stored_as: str | None = field(default=None, compare=False, repr=False)
@@ -183,6 +187,11 @@ class Study:
         return len(self.grid) > 1
 
     @property
+    def is_comparison(self) -> bool:
+        """Whether this is a comparison of optimizers, whatever its name is: it counts in the results of a report."""
+        return is_comparison(self.rate_of, self.axes)
+
+    @property
     def headline_contender(self) -> str | None:
         """The contender that the headline is about; None if there is only the reference."""
         others = (contender.label for contender in self.contenders if contender.label != self.reference)
@@ -195,14 +204,14 @@ class Study:
         rate = self.usual_rate(contender)
         return [self._run(contender, rate * factor, self.tuning_seed, self.search_steps) for factor in self.grid]
 
-    def finals(self, contender: Contender, lr: float) -> list[RunConfig]:
+    def final_runs(self, contender: Contender, lr: float) -> list[RunConfig]:
         """The final runs of a contender at a learning rate: one per seed."""
         return [self._run(contender, lr, seed) for seed in self.seeds]
 
-    def choice(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
+    def chosen_rate(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
         """The learning rate of the final runs; None if the search has not ended, or if all of its runs failed."""
         if self.rate_of is not None and contender.label != self.rate_of:
-            return self.choice(self.contender(self.rate_of), runs)
+            return self.chosen_rate(self.contender(self.rate_of), runs)
         if not self.searches:
             return select_rate({rounded(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
         searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
@@ -215,23 +224,25 @@ class Study:
     def cells(self, runs: Mapping[str, Run]) -> list[Cell]:
         """Every run with a known config, given the runs so far by identity."""
         cells = [Cell(c.label, "search", config) for c in self._searching() for config in self.search(c)]
-        shared = self.choice(self.contenders[0], runs) if self.rate_of is not None else None
+        shared = self.chosen_rate(self.contenders[0], runs) if self.rate_of is not None else None
         for contender in self.contenders:
-            choice = shared if self.rate_of is not None else self.choice(contender, runs)
+            choice = shared if self.rate_of is not None else self.chosen_rate(contender, runs)
             if choice is not None:
-                cells += [Cell(contender.label, "final", config) for config in self.finals(contender, choice.rate)]
+                cells += [Cell(contender.label, "final", config) for config in self.final_runs(contender, choice.rate)]
             if self.untuned:
-                usual = self.finals(contender, self.usual_rate(contender))
+                usual = self.final_runs(contender, self.usual_rate(contender))
                 cells += [Cell(contender.label, "untuned", config) for config in usual]
         return cells
 
     def count_unknown_runs(self, runs: Mapping[str, Run]) -> int:
         """The number of final runs without a known config, because the search has not chosen their learning rate."""
-        waiting = [c for c in self._searching() if self.choice(c, runs) is None and not self._search_failed(c, runs)]
+        waiting = [
+            c for c in self._searching() if self.chosen_rate(c, runs) is None and not self._search_failed(c, runs)
+        ]
         count = len(self.contenders) if waiting and self.rate_of is not None else len(waiting)
         return count * len(self.seeds)
 
-    def count(self) -> int:
+    def max_run_count(self) -> int:
         """The largest possible number of runs."""
         finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.grid != (1.0,) else 1)
         return sum(len(self.search(contender)) for contender in self._searching()) + finals
@@ -269,13 +280,14 @@ class Study:
         for contender in self.contenders:
             label = contender.label if contender.label.startswith(contender.optimizer) else ""
             label = label or f"{contender.optimizer} with {contender.label}"
-            self.finals(contender, self.usual_rate(contender))[0].check_optimizer(label)
+            self.final_runs(contender, self.usual_rate(contender))[0].check_optimizer(label)
 
     def to_dict(self) -> dict[str, Any]:
         """The definition of the study, as plain numbers, strings, lists and dictionaries."""
         definition = {name: getattr(self, name) for name in _STORED}
         contenders = map(dataclasses.asdict, self.contenders)
         definition["contenders"] = tuple({k: v for k, v in c.items() if v is not None} for c in contenders)
+        definition["published"] = self.published and dataclasses.asdict(self.published)
         return {name: value for name, value in definition.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import tomli_w
 from aimopt.atomic_files import write_atomically
 from aimopt.lab.results import json_files
 
-NULL = "null"  # TOML has no null
+# TOML has no null: None is written as the text "null", and a text "null" with a backslash before it.
+NULL, ESCAPE = "null", "\\"
 YAML = (".yaml", ".yml")
 ENDINGS = (".toml", ".json", *YAML)  # an argument that ends so is a file, not a task
 
@@ -56,7 +57,7 @@ def _with_null(value: Any) -> Any:
         return {name: _with_null(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_with_null(item) for item in value]
-    return NULL if value is None else value
+    return NULL if value is None else f"{ESCAPE}{value}" if _looks_like_null(value) else value
 
 
 def _without_null(value: Any) -> Any:
@@ -64,4 +65,9 @@ def _without_null(value: Any) -> Any:
         return {name: _without_null(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_without_null(item) for item in value]
-    return None if value == NULL else value
+    return None if value == NULL else value.removeprefix(ESCAPE) if _looks_like_null(value) else value
+
+
+def _looks_like_null(value: Any) -> bool:
+    """Whether a value is the text for None, possibly escaped."""
+    return isinstance(value, str) and value.lstrip(ESCAPE) == NULL

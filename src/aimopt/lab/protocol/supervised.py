@@ -140,7 +140,7 @@ class SupervisedTraining:
         if context.processes > 1 and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("batch norm would see only the part of the batch in its process; use one process per run")
         named_parameters = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        optimizer = context.build(named_parameters)
+        optimizer = context.make_optimizer(named_parameters)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.optimizers: Sequence[torch.optim.Optimizer] = (optimizer,)

@@ -5,7 +5,7 @@ and overridden on the command line. `scales` names sets of settings, such as `mi
 compared (seeds, grid, length of the search, options per optimizer) is stated in a `Protocol`, not here.
 `start` returns a `Training`, which the runner steps, evaluates and saves:
 
-    training = task.start(Context(seed=0, build=lambda named_parameters: SGD(named_parameters, lr=0.1)))
+    training = task.start(Context(seed=0, make_optimizer=lambda named_parameters: SGD(named_parameters, lr=0.1)))
     loss = training.step(0)
     training.evaluate()                # {"valid_loss": 2.31, "test_loss": 2.30}
 
@@ -25,12 +25,13 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.user_code import user_code
+from aimopt.lab.stats.values import Better
 from aimopt.messages.spelling import suggestion
 
-Better = Literal["lower", "higher"]
-Build = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
 
 
 # Settings that must be integers of at least 1, if a task has them.
@@ -45,14 +46,14 @@ COUNTS = (
 # Settings that must be numbers ≥ 0, and settings that must be numbers > 0 or None.
 NOT_NEGATIVE = ("warmup_steps", "last_lr")
 POSITIVE = ("lr", "clip")
-# Settings of a task in older versions, and what replaces them.
+# Settings of a task in older versions, and what replaces them. The first ones decide which runs a study has, and
+# determine no run.
+MOVED_TO_STUDY = {"seeds": "--seeds", "grid": "--grid", "search_steps": "--search-steps"}
 MOVED_TO_PROTOCOL = {
-    "seeds": "--seeds",
-    "grid": "--grid",
-    "search_steps": "--search-steps",
+    **MOVED_TO_STUDY,
     "weight_decay": "--option weight_decay=0.1",
     "options": "--option",
-    "published": "Protocol(published=…)",
+    "published": "Protocol(published=PublishedTable(…))",
 }
 
 
@@ -75,7 +76,7 @@ class Context:
     """What a task gets from a run: the seed, the optimizer under test, the device and the processes."""
 
     seed: int
-    build: Build  # makes the optimizer under test for named parameters
+    make_optimizer: MakeOptimizer  # for named parameters
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     processes: int = 1
@@ -110,8 +111,8 @@ class Task(ABC):
     titles: ClassVar[Mapping[str, str]] = {}  # names in tables at scales with a different name
     score: ClassVar[Measure]  # decides the learning-rate search; never uses test data
     measure: ClassVar[Measure]  # the result in tables and verdicts
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {}}
-    extra: ClassVar[str] = "lab"  # installs its packages: pip install 'aimopt[extra]'
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {SCALE: {}}
+    packages: ClassVar[tuple[str, ...]] = ()  # packages that may change a result; a run records their versions
 
     lr: float  # η₀, the usual learning rate on the task; the middle of a search
     steps: int  # length of the schedule
@@ -172,7 +173,7 @@ class Task(ABC):
             raise ValueError("lr must be a number > 0, got None")
 
     @property
-    def steady_from(self) -> int:
+    def first_steady_step(self) -> int:
         """The first step that takes as long as all later ones."""
         return 1
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aimopt.lab.protocol.entry_points import EntryPoints
+from aimopt.lab.protocol.entry_points import TASKS
 from aimopt.lab.protocol.import_paths import load
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.task import Measure, Task
 from aimopt.lab.protocol.user_code import user_code
 
-INSTALLED = EntryPoints(group="aimopt.tasks", kind="task")
+# The attributes of a task class, and their types.
+_ATTRIBUTES = (("title", str), ("score", Measure), ("measure", Measure), ("scales", Mapping), ("packages", tuple))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,12 @@ class TaskEntry:
 
 def available() -> list[str]:
     """The names of the installed tasks."""
-    return INSTALLED.names()
+    return TASKS.names()
 
 
 def entry(name: str) -> TaskEntry:
     """The entry of an installed task, by its name, or of any task, by its import path."""
-    loaded = load(name) if ":" in name else INSTALLED.load(name, " (a task of your own is file.py:Class)")
+    loaded = load(name) if ":" in name else TASKS.load(name, " (a task of your own is file.py:Class)")
     task_entry = loaded if isinstance(loaded, TaskEntry) else TaskEntry(task=loaded)
     _check_task(name, task_entry.task)
     return task_entry
@@ -60,7 +61,7 @@ def _check_task(name: str, task: Any) -> None:
     if inspect.isabstract(task):
         missing = ", ".join(sorted(task.__abstractmethods__))
         raise ValueError(f"{name} is not a complete task; define {missing} in the class")
-    for attribute, kind in (("title", str), ("score", Measure), ("measure", Measure), ("scales", Mapping)):
+    for attribute, kind in _ATTRIBUTES:
         if not isinstance(getattr(task, attribute, None), kind):
             raise ValueError(f"{name} is not a complete task; give the class a {attribute} of type {kind.__name__}")
 

@@ -1,6 +1,6 @@
 """The report of a study: a web page, Markdown, LaTeX, CSV, figures and a table on the terminal.
 
-    write(Path("report"), [analyse(study, runs)], command="aimopt compare …")
+    write(Path("report"), [analyse_study(study, runs)], command="aimopt compare …")
     rich.print(terminal_table(analysis))
     with serve(Path("report"), regenerate) as server: server.serve_forever()
 

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from aimopt.lab.analysis import Across, Standing, StudyAnalysis
-from aimopt.lab.stats import ENOUGH_SEEDS, Difference
-from aimopt.optimizers.option_symbols import SYMBOLS
+from aimopt.lab.analysis.across_tasks import AcrossTasks
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
+from aimopt.lab.protocol.study import COMPARISON, Study
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference
 
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}
@@ -94,9 +95,9 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def axis_name(option: str) -> str:
-    """The symbol of an option, or its name with spaces."""
-    return SYMBOLS.get(option, option.replace("_", " "))
+def axis_name(study: Study, option: str) -> str:
+    """The symbol that a study gives to an option, or its name with spaces."""
+    return study.symbols.get(option, option.replace("_", " "))
 
 
 def listed(names: Iterable[str]) -> str:
@@ -128,10 +129,10 @@ def is_unsure(verdict_text: str) -> bool:
 
 def name_of(analysis: StudyAnalysis) -> str:
     """The name of a study in a heading."""
-    kind = analysis.study.name
     if analysis.sweep:
-        return f"{analysis.title}: sensitivity to {listed(axis_name(axis) for axis in analysis.sweep.axes)}"
-    return analysis.title if kind == "compare" else f"{analysis.title}: {kind}"
+        names = [axis_name(analysis.study, axis) for axis in analysis.sweep.axes]
+        return f"{analysis.title}: sensitivity to {listed(names)}"
+    return analysis.title if analysis.study.name == COMPARISON else f"{analysis.title}: {analysis.study.name}"
 
 
 def stamp(analysis: StudyAnalysis) -> str:
@@ -234,17 +235,18 @@ def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
 
 def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
     """The contender that a report is about: the subject of its first comparison, else the reference of its sweeps."""
-    comparisons = [analysis.study for analysis in analyses if analysis.study.name == "compare"]
-    subjects = [study.headline_contender for study in comparisons]
-    return next((label for label in (*subjects, *(analysis.study.reference for analysis in analyses)) if label), None)
+    comparisons = [analysis.study for analysis in analyses if analysis.study.is_comparison]
+    headline_contenders = [study.headline_contender for study in comparisons]
+    references = [analysis.study.reference for analysis in analyses]
+    return next((label for label in (*headline_contenders, *references) if label), None)
 
 
-def headline(analyses: Sequence[StudyAnalysis], over_tasks: Across | None) -> str:
+def headline(analyses: Sequence[StudyAnalysis], over_tasks: AcrossTasks | None) -> str:
     """The whole report in one sentence: on how many tasks the subject was better or worse than the reference.
 
     It ends with the number of seeds and the contenders.
     """
-    comparisons = [a for a in analyses if a.study.name == "compare" and a.study.headline_contender]
+    comparisons = [a for a in analyses if a.study.is_comparison and a.study.headline_contender]
     if not comparisons:
         return ""
     subject, reference = comparisons[0].study.headline_contender, comparisons[0].study.reference

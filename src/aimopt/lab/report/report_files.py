@@ -1,15 +1,15 @@
 """Write the files of a report into a folder.
 
-write(Path("report"), [analyse(study, runs)])                   index.html, report.md, tables.tex, results.csv, figures/
-write(Path("report"), [analyse(study, runs)], refresh=5.0)      a page that reloads itself, without figure files
+write(Path("report"), [analysis])                   index.html, report.md, tables.tex, results.csv, figures/
+write(Path("report"), [analysis], refresh=5.0)      a page that reloads itself, without figure files
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from aimopt.atomic_files import write_atomically
-from aimopt.lab.analysis import StudyAnalysis
-from aimopt.lab.report import figures
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
+from aimopt.lab.report.figures.rendering import render_all
 from aimopt.lab.report.formats.csv_text import csv_text
 from aimopt.lab.report.formats.latex import latex
 from aimopt.lab.report.formats.markdown import markdown
@@ -33,7 +33,7 @@ def write(
     # The fastest file first: an error of the folder is reported before the figures are drawn.
     write_atomically(folder / "results.csv", csv_text(analyses).encode(), durable=False)
     report = build_report(analyses, title, command)
-    rendered = figures.render_all(all_pictures(report), report.styles, ("png", "pdf") if refresh is None else ())
+    rendered = render_all(all_pictures(report), report.styles, ("png", "pdf") if refresh is None else ())
     files = {
         "report.md": markdown(report, figures=refresh is None).encode(),
         "tables.tex": latex(report).encode(),

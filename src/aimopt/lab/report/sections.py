@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aimopt.lab.analysis import Remark, StudyAnalysis, across_tasks
+from aimopt.lab.analysis.across_tasks import across_tasks
+from aimopt.lab.analysis.study_analysis import Remark, StudyAnalysis
 from aimopt.lab.report import figures, phrasing, tables
-from aimopt.lab.report.figures import Picture, Style
+from aimopt.lab.report.figures.style import Picture, Style, styles_of
 from aimopt.lab.report.tables import Table
 
 NamedPicture = tuple[str, Picture]  # the name of its files without ending, and the picture
-PARTS = {
+SECTION_TITLES = {
     "verdicts": "Verdicts",
     "sweep": "Sweep",
     "curves": "Training, evaluation, learning rate",
@@ -24,7 +25,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionPart:
     """Pictures and tables about one question."""
 
     name: str
@@ -42,7 +43,7 @@ class Section:
     analysis: StudyAnalysis
     summary: tuple[str, ...]
     stamp: str
-    parts: tuple[Part, ...]
+    parts: tuple[SectionPart, ...]
     folded: tuple[Table, ...]  # details, closed on the page
     audit: tuple[Remark, ...]
 
@@ -66,19 +67,21 @@ class Report:
 
 def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) -> Report:
     """The report of several studies. Comparisons come first, sweeps last."""
-    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, analysis.study.name != "compare"))
-    styles = figures.styles_of(analyses)
+    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, not analysis.study.is_comparison))
+    styles = styles_of(analyses)
     across = across_tasks(analyses)
-    compared = [analysis for analysis in analyses if analysis.study.name == "compare"]
+    compared = [analysis for analysis in analyses if analysis.study.is_comparison]
     results = tables.results(compared)
-    stamp = "; ".join(dict.fromkeys(phrasing.stamp(f).split(" · ", 1)[1] for f in compared if f.ranked))
+    stamp = "; ".join(
+        dict.fromkeys(phrasing.stamp(analysis).split(" · ", 1)[1] for analysis in compared if analysis.ranked)
+    )
     across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
     pictures = figures.across_tasks(across, styles, across_stamp) if across else []
     return Report(
         title=title,
         headline=phrasing.headline(analyses, across),
         progress=_progress(analyses),
-        done=(sum(f.progress.settled for f in analyses), sum(f.progress.total for f in analyses)),
+        done=_settled_and_total(analyses),
         results=results,
         ranks=tables.ranks(across) if across else None,
         pictures=tuple((f"across-{picture.name}", picture) for picture in pictures),
@@ -99,7 +102,7 @@ def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
     named: dict[str, StudyAnalysis] = {}
     for analysis in analyses:
         study = analysis.study
-        stem = _slug(f"{study.name} {study.task} {study.scale}")[-60:]
+        stem = _anchor(f"{study.name} {study.task} {study.scale}")[-60:]
         name, count = stem, 1
         while name in named:
             count += 1
@@ -108,8 +111,8 @@ def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
     return named
 
 
-def _slug(text: str) -> str:
-    """The part of a user's name that is safe in a file name."""
+def _anchor(text: str) -> str:
+    """The part of a user's name that is safe in a file name and in an anchor of the page."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
@@ -122,14 +125,14 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
         "cost": [tables.cost(analysis)] if analysis.sweep is None else [],
         "returns": [tables.returns(analysis)],
     }
-    if analysis.study.name != "compare" and analysis.sweep is None:
+    if not analysis.study.is_comparison and analysis.sweep is None:
         tables_by_part["verdicts"].insert(0, tables.results([analysis]))
     parts = []
-    for part, title in PARTS.items():
-        pictures = tuple((f"{name}-{_slug(picture.name)}", picture) for picture in drawn.get(part, []))
+    for part, title in SECTION_TITLES.items():
+        pictures = tuple((f"{name}-{_anchor(picture.name)}", picture) for picture in drawn.get(part, []))
         known = tuple(table for table in tables_by_part.get(part, []) if table)
         if pictures or known:
-            parts.append(Part(part, title, pictures, known))
+            parts.append(SectionPart(part, title, pictures, known))
     folded = tuple(table for table in (tables.seeds(analysis), tables.provenance(analysis)) if table)
     return Section(
         name=name,
@@ -143,11 +146,17 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
     )
 
 
+def _settled_and_total(analyses: Sequence[StudyAnalysis]) -> tuple[int, int]:
+    progresses = [analysis.progress for analysis in analyses]
+    return sum(progress.settled for progress in progresses), sum(progress.total for progress in progresses)
+
+
 def _progress(analyses: Sequence[StudyAnalysis]) -> str:
-    settled, total = sum(f.progress.settled for f in analyses), sum(f.progress.total for f in analyses)
+    settled, total = _settled_and_total(analyses)
     if settled == total:
         return ""
-    running, failed = sum(f.progress.running for f in analyses), sum(f.progress.failed for f in analyses)
+    running = sum(analysis.progress.running for analysis in analyses)
+    failed = sum(analysis.progress.failed for analysis in analyses)
     extra = [f"{running} running"] * (running > 0) + [f"{failed} failed"] * (failed > 0)
     done = ", ".join([f"{settled} of {total} runs have a result", *extra])
     return f"{done}. The numbers below are preliminary."

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from aimopt.lab.protocol.user_code import explain
 from aimopt.messages.clean_text import one_line
 
 TYPES = {
@@ -87,8 +88,8 @@ class ReportServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error in one line; not for clients that left or were dropped."""
         error = sys.exception()
-        if not isinstance(error, ConnectionError | TimeoutError):
-            print(f"the report could not be shown: {type(error).__name__}: {error}", file=sys.stderr)
+        if error is not None and not isinstance(error, ConnectionError | TimeoutError):
+            print(f"the report could not be shown: {explain(error)}", file=sys.stderr)
 
     def refresh(self) -> None:
         """Regenerate the report, at most every `min_seconds`. Requests that arrive meanwhile wait for it."""

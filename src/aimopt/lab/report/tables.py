@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aimopt.lab.analysis import Across, RunResult, Standing, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import AcrossTasks
+from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.stats import ENOUGH_SEEDS, Spread
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
 
 Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
 MARKS = {"better": "▲", "worse": "▼"}
@@ -57,8 +58,8 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
     for analysis in shown:
         name = TableCell(phrasing.name_of(analysis), below=f"scale {analysis.study.scale}")
         rows.append((name, _metric(analysis), *(_result(analysis, label) for label in labels)))
-        if any(s.published for s in analysis.standings):
-            rows.append(_paper_row(analysis, labels))
+        if analysis.study.published is not None:
+            rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
     note = "Mean and ± standard deviation of the seeds; best mean bold, second underlined. "
     note += f"▲ better and ▼ worse than {phrasing.listed(references)}; no mark: cannot tell."
@@ -93,7 +94,7 @@ def _mean_and_std(spread: Spread, decimals: int) -> tuple[str, str]:
     return phrasing.number(spread.mean, decimals), f"± {phrasing.number(spread.std, decimals)}"
 
 
-def _paper_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCell, ...]:
+def _published_row(analysis: StudyAnalysis, labels: Sequence[str], source: str) -> tuple[TableCell, ...]:
     """The published numbers if scale and settings are the published ones; otherwise only their ranking."""
     by_label = {s.label: s.published for s in analysis.standings}
     cells = []
@@ -101,16 +102,16 @@ def _paper_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCel
         known = by_label.get(label)
         if known is None:
             cells.append(TableCell("", tone="muted"))
-        elif analysis.at_paper_setting:
+        elif analysis.at_published_setting:
             decimals = 0 if known.std >= 100 else 4
             below = f"± {phrasing.number(known.std, decimals)}"
             cells.append(TableCell(phrasing.number(known.mean, decimals), below=below, tone="muted"))
         else:
             cells.append(TableCell(phrasing.ordinal(known.rank), tone="muted"))
-    if analysis.at_paper_setting:
-        return TableCell("the paper's", tone="muted"), TableCell("", tone="muted"), *cells
+    if analysis.at_published_setting:
+        return TableCell(f"{source}'s", tone="muted"), TableCell("", tone="muted"), *cells
     return (
-        TableCell("the paper's ranking", below="at its own scale", tone="muted"),
+        TableCell(f"{source}'s ranking", below="at its own scale", tone="muted"),
         TableCell("rank", tone="muted"),
         *cells,
     )
@@ -202,11 +203,10 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         ]
         if timed:
             c = s.cost
-            low_high = f" [{c.ratio[1]:.2f}, {c.ratio[2]:.2f}]" if c else ""
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
                 TableCell(phrasing.general(reached.seconds_ratio if reached else None)),
-                TableCell(f"{c.ratio[0]:.2f}{low_high}" if c else "–"),
+                TableCell(str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
@@ -289,13 +289,13 @@ def _result_cell(result: RunResult | None, decimals: int) -> TableCell:
     return TableCell(result.status, tone="warning")
 
 
-def ranks(across: Across) -> Table:
+def ranks(across: AcrossTasks) -> Table:
     """Average ranks, and the rank on each task."""
     rows = [
         (
             TableCell(label, contender=label),
             TableCell(f"{rank:.2f}", emphasis="best" if rank == min(across.ranks.values()) else ""),
-            *(TableCell(f"{by[label]:g}") for by in across.ranks_by_task.values()),
+            *(TableCell(f"{task_ranks[label]:g}") for task_ranks in across.ranks_by_task.values()),
         )
         for label, rank in across.ranks.items()
     ]

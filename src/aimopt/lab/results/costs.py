@@ -1,7 +1,7 @@
 """The measured costs of a study's contenders: time of a training step, peak memory, bytes of optimizer state.
 
     overhead = store.overhead(study)
-    overhead.costs[0].ratio             (1.08, 1.05, 1.12): step time relative to the reference, median and quartiles
+    overhead.costs[0].ratio             1.08 [1.05, 1.12]: step time relative to the reference, median and quartiles
 
 This module holds the data; `execution/cost_measurement.py` measures it, with no other run at the same time.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, text
+from aimopt.measure.timing import Ratio
 
 _COST = fields({
     "label": text,
@@ -29,7 +30,7 @@ class Cost:
 
     label: str
     step_seconds: float  # median
-    ratio: tuple[float, float, float]  # step time relative to the reference: median and quartiles of paired ratios
+    ratio: Ratio  # step time relative to the reference
     peak_bytes: int  # of a process that trains with it
     state_bytes: float  # per parameter
 
@@ -50,5 +51,5 @@ class Overhead:
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """From the result of `to_dict`, possibly read from a file."""
         SHAPE(fields, "a measurement of costs")
-        costs = [Cost(**{**cost, "ratio": tuple(cost["ratio"])}) for cost in fields["costs"]]
+        costs = [Cost(**{**cost, "ratio": Ratio(*cost["ratio"])}) for cost in fields["costs"]]
         return cls(reference=fields["reference"], costs=costs, machine=fields["machine"])

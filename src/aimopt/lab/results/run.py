@@ -19,7 +19,7 @@ from aimopt.messages.clean_text import one_line
 
 # `running` includes runs that were interrupted and wait to be resumed. Only `failed` runs are tried again.
 Status = Literal["finished", "diverged", "failed", "running"]
-SCORED = 3  # the score of a learning rate is the mean of this many last values, as in the paper
+SCORED = 3  # the score of a learning rate is the mean of this many last values
 
 
 def is_settled(status: str) -> bool:

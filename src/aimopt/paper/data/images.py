@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aimopt.messages.extras import install_command
 from aimopt.paper.data.archives import extract
 from aimopt.paper.data.dataset import Content, Dataset, File, Form, Reader
 
@@ -107,7 +108,7 @@ def _pixels(file: IO[bytes]) -> Bytes:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
-        raise ImportError("images need Pillow: pip install 'aimopt[lab]'") from error
+        raise ImportError(f"images need Pillow: {install_command('lab')}") from error
     with Image.open(file) as image:
         return np.asarray(image.convert("RGB"))
 

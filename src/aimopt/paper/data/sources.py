@@ -25,7 +25,7 @@ from typing import TypeVar
 import pooch
 
 from aimopt.paper.data.dataset import Content, Dataset, File, Form, list_forms, read_unchanged
-from aimopt.paper.data.fetching import fetch, print_progress
+from aimopt.paper.data.fetching import LOGGER, fetch
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def _fetch_all(form: Form, folder: Path, largest: int) -> dict[str, Path]:
     try:
         return {file.name: fetch(file, folder, largest) for file in form.files}
     except FAILURES as error:
-        print_progress(f"  failed: {error}")
+        LOGGER.info(f"  failed: {error}")
         raise
 
 

@@ -1,4 +1,4 @@
-"""ResidualBlock networks for images of 32x32 (He et al. 2016), built from one convolution and one residual block.
+"""Residual networks for images of 32x32 (He et al. 2016), built from one convolution and one residual block.
 
     resnet50(classes=100)        the paper's: bottleneck blocks after a 3x3 stem without pooling, 23,705,252 parameters
     small_resnet(8, classes=10)  basic blocks of widths 16, 32 and 64; also 14, 20 and any other 6n + 2 layers

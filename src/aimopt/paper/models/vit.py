@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention and MLP, each after a norm and added to its input."""
 
     def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
         self.heads = heads
+        # Do not rename the layers: the checksums of initial and final weights, which stores keep, include their names.
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.queries_keys_values, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.rise, self.fall = nn.Linear(width, hidden), nn.Linear(hidden, width)
@@ -49,7 +50,7 @@ class ViT(nn.Module):
         self.embed = nn.Linear(channels * patch**2, width)
         self.class_token = nn.Parameter(torch.randn(1, 1, width))
         self.positions = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, hidden) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads, hidden) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:

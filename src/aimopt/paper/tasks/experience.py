@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aimopt.messages.extras import install_command
+
 
 class Replay:
     """The last transitions, one per row: observation, action, next observation, reward, whether the episode ended."""
@@ -55,21 +57,21 @@ class Episodes:
     last state still has a value. The environment draws random numbers only at the start of an episode.
     """
 
-    def __init__(self, environment: str):
-        self.world, self.limit = _world(environment)
-        space = self.world.action_space
+    def __init__(self, name: str):
+        self.environment, self.limit = _make_environment(name)
+        space = self.environment.action_space
         if not hasattr(space, "low"):
-            raise ValueError(f"the actions of {environment} are {space}; choose an environment with continuous ones")
+            raise ValueError(f"the actions of {name} are {space}; choose an environment with continuous ones")
         self.low, self.high = torch.from_numpy(space.low), torch.from_numpy(space.high)
         self.observation, self.elapsed, self.over = torch.empty(0), 0, True
 
     @property
     def sizes(self) -> tuple[int, int]:
         """The number of values per observation and per action."""
-        return self.world.observation_space.shape[0], len(self.low)
+        return self.environment.observation_space.shape[0], len(self.low)
 
     def begin(self, seed: int) -> None:
-        self.observation, self.elapsed, self.over = self._as_tensor(self.world.reset(seed=seed)[0]), 0, False
+        self.observation, self.elapsed, self.over = self._as_tensor(self.environment.reset(seed=seed)[0]), 0, False
 
     def step(self, action: Tensor) -> tuple[float, bool]:
         """Take an action in (−1, 1); the result is the reward, and whether the environment ended the episode."""
@@ -77,7 +79,7 @@ class Episodes:
             self.over = True
             return math.nan, False
         scaled = self.low + (action + 1) / 2 * (self.high - self.low)
-        observation, reward, terminated, _, _ = self.world.step(scaled.numpy())
+        observation, reward, terminated, _, _ = self.environment.step(scaled.numpy())
         self.observation, self.elapsed = self._as_tensor(observation), self.elapsed + 1
         self.over = bool(terminated) or self.elapsed == self.limit
         return float(reward), bool(terminated)
@@ -87,10 +89,10 @@ class Episodes:
         return torch.from_numpy(observation).float()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"physics": _physics(self.world), "observation": self.observation, "elapsed": self.elapsed}
+        return {"physics": _physics(self.environment), "observation": self.observation, "elapsed": self.elapsed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        _set_physics(self.world, state["physics"])
+        _set_physics(self.environment, state["physics"])
         self.observation, self.elapsed = state["observation"], state["elapsed"]
 
 
@@ -99,10 +101,10 @@ def simulators() -> tuple[ModuleType, ModuleType]:
     try:
         return importlib.import_module("gymnasium"), importlib.import_module("mujoco")
     except ImportError as error:
-        raise ImportError(f"reinforcement learning needs {error.name}: pip install 'aimopt[rl]'") from error
+        raise ImportError(f"reinforcement learning needs {error.name}: {install_command('rl')}") from error
 
 
-def _world(environment: str) -> tuple[Any, int]:
+def _make_environment(name: str) -> tuple[Any, int]:
     """An environment without its wrappers, and the time limit of an episode in steps."""
     gymnasium, mujoco = simulators()
     warn = mujoco.get_mju_user_warning()
@@ -110,26 +112,26 @@ def _world(environment: str) -> tuple[Any, int]:
     try:
         with warnings.catch_warnings():  # both packages warn that the versions of the paper are old
             warnings.simplefilter("ignore", DeprecationWarning)
-            world = gymnasium.make(environment, disable_env_checker=True).unwrapped
+            environment = gymnasium.make(name, disable_env_checker=True).unwrapped
     finally:
         mujoco.set_mju_user_warning(warn)
-    return world, gymnasium.spec(environment).max_episode_steps
+    return environment, gymnasium.spec(name).max_episode_steps
 
 
-def _physics(world: Any) -> Tensor:
+def _physics(environment: Any) -> Tensor:
     """The state that determines the next step of an environment, MuJoCo's or gymnasium's classic control."""
-    if not hasattr(world, "data"):
-        return torch.tensor(world.state)
+    if not hasattr(environment, "data"):
+        return torch.tensor(environment.state)
     mujoco = simulators()[1]
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
-    physics = torch.empty(mujoco.mj_stateSize(world.model, kind), dtype=torch.float64)
-    mujoco.mj_getState(world.model, world.data, physics.numpy(), kind)
+    physics = torch.empty(mujoco.mj_stateSize(environment.model, kind), dtype=torch.float64)
+    mujoco.mj_getState(environment.model, environment.data, physics.numpy(), kind)
     return physics
 
 
-def _set_physics(world: Any, physics: Tensor) -> None:
-    if not hasattr(world, "data"):
-        world.state = physics.numpy().copy()
+def _set_physics(environment: Any, physics: Tensor) -> None:
+    if not hasattr(environment, "data"):
+        environment.state = physics.numpy().copy()
         return
     mujoco = simulators()[1]
-    mujoco.mj_setState(world.model, world.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
+    mujoco.mj_setState(environment.model, environment.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)

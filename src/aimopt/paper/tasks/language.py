@@ -32,7 +32,7 @@ class Language(Supervised):
     """Prediction of the next token."""
 
     measure: ClassVar[Measure] = Measure("test_perplexity", "test perplexity")
-    extra: ClassVar[str] = "language"
+    packages: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
 
     corpus: str  # wikitext2, wikitext2-raw, wikitext103-raw, enwik8 or fineweb
     tokenizer: str  # gpt2, qwen, stories15m; or bpe, trained on the training text

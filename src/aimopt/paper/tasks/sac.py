@@ -5,7 +5,7 @@ warm-up comes before the first step; its actions are uniformly random. Every eva
 same initial states. Two evaluations of a run, or two runs with one seed, then differ only by what was learned:
 
     task = Pendulum.at_scale("mini")
-    training = task.start(Context(seed=0, build=lambda named: RADAR(named, lr=task.lr, gamma=0.01)))
+    training = task.start(Context(seed=0, make_optimizer=lambda named: RADAR(named, lr=task.lr, gamma=0.01)))
     training.step(0)                   # the loss of the critics
     training.evaluate()                # {"valid_return": -1216.3, "test_return": -1189.0}
 
@@ -39,7 +39,7 @@ class SoftActorCritic(Task):
 
     score: ClassVar[Measure] = Measure("valid_return", "validation return", better="higher")
     measure: ClassVar[Measure] = Measure("test_return", "total average return", better="higher")
-    extra: ClassVar[str] = "rl"
+    packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
 
     lr: float = 1e-3
     steps: int = 1_000_000
@@ -186,7 +186,7 @@ class SoftActorCriticTraining:
         self.target_params: list[Tensor] = list(self.targets.parameters())
         self.critic_params: list[Tensor] = list(self.critics.parameters())
         self.optimizers: Sequence[torch.optim.Optimizer] = [
-            context.build(named) for named in self.agent.parameters_by_optimizer()
+            context.make_optimizer(named) for named in self.agent.parameters_by_optimizer()
         ]
         self.replay = Replay(task.replay, observations, self.actions, context.device)
         self.evaluations: list[Episodes] = []

@@ -26,8 +26,9 @@ from torch import Tensor
 from aimopt.atomic_files import atomic_replacement
 from aimopt.paper import data
 from aimopt.paper.data.extras import import_language_module
-from aimopt.paper.data.fetching import SECONDS_BETWEEN_LINES, print_progress
-from aimopt.paper.data.sources import process_lock
+from aimopt.paper.data.fetching import LOGGER, SECONDS_BETWEEN_LINES
+from aimopt.paper.data.sources import cache_directory, process_lock
+from aimopt.paper.data.tokenizers import Tokenizer
 
 SPLITS = ("train", "valid", "test")
 
@@ -115,20 +116,20 @@ class Encoder(NamedTuple):
     """A tokenizer with a unique name."""
 
     name: str
-    tokenizer: data.Tokenizer
+    tokenizer: Tokenizer
 
 
 def find_encoder(name: str, training: Pieces, vocabulary: int) -> Encoder:
     """A published tokenizer; or `bpe`, trained on the training text, with a vocabulary of this size."""
     if name == "bpe":
         return learned_bpe(training, vocabulary)
-    if name not in PUBLISHED:
-        raise ValueError(f"no tokenizer is called {name!r}; there are bpe, {', '.join(PUBLISHED)}")
-    tokenizer = PUBLISHED[name]()
+    if name not in PUBLISHED_TOKENIZERS:
+        raise ValueError(f"no tokenizer is called {name!r}; there are bpe, {', '.join(PUBLISHED_TOKENIZERS)}")
+    tokenizer = PUBLISHED_TOKENIZERS[name]()
     return Encoder(f"{name}-{digest([tokenizer.library.to_str()])}", tokenizer)
 
 
-PUBLISHED: Mapping[str, Callable[[], data.Tokenizer]] = {
+PUBLISHED_TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
     "gpt2": data.gpt2_tokenizer,
     "qwen": data.qwen_tokenizer,
     "stories15m": lambda: data.tokenizers.from_file(data.stories15m() / "tokenizer.json"),
@@ -172,7 +173,7 @@ def evenly_spaced(rows: Tensor, count: int | None) -> Tensor:
     return rows[torch.arange(count) * len(rows) // count]
 
 
-def tokenize(pieces: Iterable[str], tokenizer: data.Tokenizer, max_tokens: int | None, path: Path) -> None:
+def tokenize(pieces: Iterable[str], tokenizer: Tokenizer, max_tokens: int | None, path: Path) -> None:
     """Write the tokens of the pieces, or the first `max_tokens`; Qwen's ids need 32 bits."""
     count, remaining, last_line = 0, iter(pieces), time.monotonic()
     with path.open("wb") as file:
@@ -186,7 +187,7 @@ def tokenize(pieces: Iterable[str], tokenizer: data.Tokenizer, max_tokens: int |
             if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
                 last_line = time.monotonic()
                 of_total = f" of {max_tokens / 1e6:,.0f}" if max_tokens else ""
-                print_progress(f"  {count / 1e6:,.0f}{of_total} million tokens")
+                LOGGER.info(f"  {count / 1e6:,.0f}{of_total} million tokens")
 
 
 def first_pieces(pieces: Iterable[str], characters: int) -> Iterator[str]:
@@ -208,7 +209,7 @@ def digest(parts: Iterable[str]) -> str:
 
 def cached_file(name: str, make: Callable[[Path], None]) -> Path:
     """The path of a file in the cache, made by one process at a time if it is missing; it is never incomplete."""
-    path = data.cache_directory() / "tokens" / name
+    path = cache_directory() / "tokens" / name
     if not path.exists():
         with process_lock(name):
             if not path.exists():

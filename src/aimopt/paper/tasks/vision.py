@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 from aimopt.lab.protocol.supervised import Batch, Splits, Supervised
 from aimopt.paper import augmentation
-from aimopt.paper.data import Images, cifar10, cifar100
+from aimopt.paper.data import cifar10, cifar100
+from aimopt.paper.data.images import Images
 from aimopt.paper.models.resnet import resnet50, small_resnet
 from aimopt.paper.models.vit import ViT
 from aimopt.paper.tasks.classification import classification
 
-Colour = tuple[float, float, float]  # red, green, blue; from 0 to 1
+ChannelValues = tuple[float, float, float]  # red, green, blue; from 0 to 1
 
 EPOCH = 45_000 // 128
 MINI = {"log_every": 10, "auto_augment": False}
@@ -36,8 +37,8 @@ MINI = {"log_every": 10, "auto_augment": False}
 class Cifar(Supervised):
     """Small images in equally large classes; the training loss and the reported loss have label smoothing."""
 
-    channel_means: ClassVar[Colour]  # of the training images, per channel
-    channel_deviations: ClassVar[Colour]
+    channel_means: ClassVar[ChannelValues]  # of the training images, per channel
+    channel_deviations: ClassVar[ChannelValues]
 
     lr: float = 1e-3
     steps: int = 100 * EPOCH
@@ -101,8 +102,8 @@ class Cifar10ViT(Cifar):
 
     title: ClassVar[str] = "CIFAR-10, ViT (6.3M)"
     titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-10 subset, small ViT"}
-    channel_means: ClassVar[Colour] = (0.4914, 0.4822, 0.4465)
-    channel_deviations: ClassVar[Colour] = (0.2470, 0.2435, 0.2616)
+    channel_means: ClassVar[ChannelValues] = (0.4914, 0.4822, 0.4465)
+    channel_deviations: ClassVar[ChannelValues] = (0.2470, 0.2435, 0.2616)
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
@@ -144,8 +145,8 @@ class Cifar100ResNet(Cifar):
 
     title: ClassVar[str] = "CIFAR-100, ResNet-50"
     titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100 subset, ResNet-8"}
-    channel_means: ClassVar[Colour] = (0.5071, 0.4867, 0.4408)
-    channel_deviations: ClassVar[Colour] = (0.2675, 0.2565, 0.2761)
+    channel_means: ClassVar[ChannelValues] = (0.5071, 0.4867, 0.4408)
+    channel_deviations: ClassVar[ChannelValues] = (0.2675, 0.2565, 0.2761)
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
@@ -181,7 +182,7 @@ class Standardize(nn.Module):
     means: Tensor
     deviations: Tensor
 
-    def __init__(self, means: Colour, deviations: Colour):
+    def __init__(self, means: ChannelValues, deviations: ChannelValues):
         super().__init__()
         self.register_buffer("means", 255 * torch.tensor(means).view(3, 1, 1), persistent=False)
         self.register_buffer("deviations", 255 * torch.tensor(deviations).view(3, 1, 1), persistent=False)

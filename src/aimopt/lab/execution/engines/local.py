@@ -18,8 +18,10 @@ import tempfile
 import time
 from typing import BinaryIO, Self, cast
 
-from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, Resources, job_arguments
+from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, job_arguments
 from aimopt.lab.execution.engines.worker import STOP, send_line
+from aimopt.lab.execution.process_output import last_line
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results.store import Store
 
@@ -61,8 +63,7 @@ class Worker:
         code = self.process.wait()
         status = signal.Signals(-code).name if code < 0 else f"status {code}"
         self.stderr.seek(0)
-        lines = self.stderr.read().decode(errors="replace").strip().splitlines()
-        return f"its process ended with {status}" + (f": {lines[-1]}" if lines else "")
+        return f"its process ended with {status}: {last_line(self.stderr.read().decode(errors='replace'))}"
 
 
 class LocalEngine:

@@ -18,8 +18,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, Resources, import_extra, job_arguments
+from aimopt.lab.execution.engines import MAX_ATTEMPTS, SAVE_SECONDS, EndedRun, import_extra, job_arguments
 from aimopt.lab.execution.engines.worker import run_job
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.runner import Outcome
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.user_code import explain

@@ -17,20 +17,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
-from aimopt.lab.execution.engines import MAX_ATTEMPTS, EndedRun, Resources, import_extra, job_arguments
+from aimopt.lab.execution.engines import MAX_ATTEMPTS, EndedRun, import_extra, job_arguments
 from aimopt.lab.execution.engines.submitit_job import SubmititJob
-from aimopt.lab.execution.engines.worker import last_line
+from aimopt.lab.execution.process_output import last_line
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results.store import Store
 
 DEFAULT_JOBS = 100  # jobs at the same time if `workers` is not set: clusters limit the queue of a user
 POLL_SECONDS = 1.0  # between two checks of the job files; submitit itself asks Slurm less often
-DEFAULTS = {
-    "cluster": "slurm",
-    "job_name": "aimopt",
-    "time": 240,
-}  # the cluster `local` means processes of this machine
+# The cluster `local` means processes of this machine.
+DEFAULTS = {"cluster": "slurm", "job_name": "aimopt", "time": 240}
 TIMEOUTS = {"slurm_max_num_timeout": 1000, "local_max_num_timeout": 1000}  # jobs that may run out of time, per run
 
 
@@ -111,10 +109,8 @@ def _executor(submitit: Any, cluster: str, store: Store, resources: Resources, o
     if not isinstance(options["time"], int):
         raise ValueError(f"the Slurm option time must be a whole number of minutes, got {options['time']!r}")
     cores = resources.threads * resources.processes
-    core_options = {
-        "cpus_per_task": cores,
-        "srun_args": [f"--cpus-per-task={cores}"],
-    }  # srun does not take it from sbatch
+    # srun does not take the number of cores from sbatch.
+    core_options = {"cpus_per_task": cores, "srun_args": [f"--cpus-per-task={cores}"]}
     names = {f"slurm_{name}": value for name, value in {**core_options, **options}.items()}
     try:
         # A folder name that nobody can predict: submitit unpickles results, and a store may come from someone else.

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import torch
 
+from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.execution.runner import Outcome, train_run
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.user_code import explain
@@ -168,12 +169,6 @@ def _exit_soon(stop: threading.Event) -> None:
     stop.set()
     time.sleep(ORPHAN_SECONDS)
     os._exit(1)
-
-
-def last_line(text: str) -> str:
-    """The last line of an output that contains a letter or a digit."""
-    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
-    return lines[-1] if lines else "no output"
 
 
 if __name__ == "__main__":

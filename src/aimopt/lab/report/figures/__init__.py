@@ -12,23 +12,10 @@ style.py        colours and settings;  svg.py, rendering.py   output
 
 from collections.abc import Mapping
 
-from aimopt.lab.analysis import Across, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import AcrossTasks
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report.figures import comparison, lines, sweeps
-from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
-from aimopt.lab.report.figures.style import ACCENT, STYLES, VARIABLES, Picture, Style, styles_of
-
-__all__ = [
-    "ACCENT",
-    "STYLES",
-    "VARIABLES",
-    "Picture",
-    "RenderedPicture",
-    "Style",
-    "across_tasks",
-    "of_study",
-    "render_all",
-    "styles_of",
-]
+from aimopt.lab.report.figures.style import Picture, Style
 
 
 def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, list[Picture]]:
@@ -49,7 +36,7 @@ def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, 
     return {part: pictures for part, pictures in drawn.items() if pictures}
 
 
-def across_tasks(across: Across, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
+def across_tasks(across: AcrossTasks, styles: Mapping[str, Style], stamp: str) -> list[Picture]:
     """The pictures across several tasks."""
     drawn = [lines.ranks(across, styles, stamp), lines.profile(across, styles, stamp)]
     return [picture for picture in drawn if picture is not None]

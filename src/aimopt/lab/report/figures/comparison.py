@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from aimopt.lab.analysis import Standing, StudyAnalysis
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import (
     CARD,
@@ -26,7 +26,7 @@ from aimopt.lab.report.figures.style import (
     styled,
     wants_log,
 )
-from aimopt.lab.stats import Spread
+from aimopt.lab.stats.paired import Spread
 
 Styles = Mapping[str, Style]
 BASE_HEIGHT, ROW_HEIGHT = 1.1, 0.3  # inches

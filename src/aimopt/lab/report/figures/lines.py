@@ -11,7 +11,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from aimopt.lab.analysis import Across, Curves, Standing, StudyAnalysis
+from aimopt.lab.analysis.across_tasks import AcrossTasks
+from aimopt.lab.analysis.study_analysis import Curves, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import BAD, INK, WIDTH, Picture, Style, new_figure, plain_ticks, styled, wants_log
 
@@ -128,7 +129,7 @@ def _draw_trials(ax: Axes, standing: Standing, style: Style, gid: str, worst: fl
 
 
 @styled
-def profile(across: Across, styles: Styles, stamp: str) -> Picture | None:
+def profile(across: AcrossTasks, styles: Styles, stamp: str) -> Picture | None:
     """The share of tasks and seeds on which a contender is within a distance of the best one."""
     if not across.profile:
         return None
@@ -154,20 +155,21 @@ def profile(across: Across, styles: Styles, stamp: str) -> Picture | None:
         figure,
         lines,
         "distance",
-        2,
     )
 
 
 @styled
-def ranks(across: Across, styles: Styles, stamp: str) -> Picture:
+def ranks(across: AcrossTasks, styles: Styles, stamp: str) -> Picture:
     """Average ranks, with the rank on each task."""
     labels: Sequence[str] = list(across.ranks)
     figure, ax = new_figure(stamp, (WIDTH, max(2.2, 1.1 + 0.3 * len(labels))))
     order = list(across.profile) or labels
     for row, label in enumerate(labels):
         style, gid = styles[label], f"series-{order.index(label)}"
-        each = [by[label] for by in across.ranks_by_task.values()]
-        ax.scatter(each, [row] * len(each), s=14, color=style.light, alpha=0.4, linewidths=0, gid=gid)
+        ranks_of_label = [task_ranks[label] for task_ranks in across.ranks_by_task.values()]
+        ax.scatter(
+            ranks_of_label, [row] * len(ranks_of_label), s=14, color=style.light, alpha=0.4, linewidths=0, gid=gid
+        )
         ax.plot([across.ranks[label]], [row], marker=style.marker, markersize=8, color=style.light, gid=gid)
     ax.set_ylim(len(labels) - 0.45, -0.55)
     ax.set_yticks(range(len(labels)), labels)

@@ -50,7 +50,7 @@ def render_all(
         name, picture = named
         drawing = svg(picture, name)  # first: it decides the positions of the axes
         data = plot_data(picture)
-        titled = for_paper(picture, styles) if files else picture
+        titled = for_print(picture, styles) if files else picture
         return RenderedPicture(drawing, data, {ending: render(titled, ending) for ending in files})
 
     with _without_old_objects():
@@ -79,7 +79,7 @@ def _palette_png(picture: Picture, pixels: bytes) -> bytes:
 
 
 @styled
-def for_paper(picture: Picture, styles: Mapping[str, Style]) -> Picture:
+def for_print(picture: Picture, styles: Mapping[str, Style]) -> Picture:
     """Add the title and the legend, which the page shows outside of the picture."""
     ax = picture.figure.axes[0]
     room = 16.0  # points between the axes and the title

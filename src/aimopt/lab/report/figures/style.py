@@ -22,9 +22,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from aimopt import palette
-from aimopt.lab.analysis import StudyAnalysis
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.stats import Better
+from aimopt.lab.stats.values import Better
 from aimopt.messages.clean_text import printable
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
@@ -35,7 +35,6 @@ class Style(NamedTuple):
 
     slot: int
     light: str
-    dark: str
     dash: Dash
     marker: str
 
@@ -56,7 +55,7 @@ DASHES: tuple[Dash, ...] = (
     (0, (1.2, 1)),
 )
 STYLES = tuple(
-    Style(slot, *colour, dash, marker)
+    Style(slot, colour.light, dash, marker)
     for slot, (colour, dash, marker) in enumerate(zip(palette.SERIES, DASHES, "os^DvPXh", strict=True))
 )
 ACCENT = STYLES[0]
@@ -111,7 +110,7 @@ def styles_of(analyses: Sequence[StudyAnalysis]) -> dict[str, Style]:
     """A style per contender: the first for the subject, then the first that is free in the contender's studies."""
     subject = phrasing.subject_of(analyses)
     chosen = {} if subject is None else {subject: ACCENT}
-    for analysis in sorted(analyses, key=lambda one: -len(one.standings)):  # the largest study decides
+    for analysis in sorted(analyses, key=lambda study: -len(study.standings)):  # the largest study decides
         labels = [standing.label for standing in analysis.standings]
         taken = {chosen[label].slot for label in labels if label in chosen}
         for label in labels:
@@ -134,7 +133,6 @@ class Picture:
     # For tooltips, one entry per line: {"label", "series", "points": [[x, y, low, high], …]}
     lines: Sequence[Mapping[str, Any]] = ()
     x_label: str = ""
-    decimals: int = 4
 
 
 def new_figure(analysis_or_stamp: StudyAnalysis | str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:

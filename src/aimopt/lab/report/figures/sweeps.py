@@ -11,14 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from aimopt.lab.analysis import StudyAnalysis, Sweep, has_order
+from aimopt.lab.analysis.study_analysis import SensitivityGrid, StudyAnalysis, has_order
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.style import ACCENT, CARD, INK, MUTED, WIDTH, Picture, new_figure, plain_ticks, styled
-from aimopt.lab.stats import Spread
+from aimopt.lab.stats.paired import Spread
 
-COLOUR_RANGE = (
-    4  # the colour scale ends at this multiple of the median distance from the best: very bad values do not hide others
-)
+# The colour scale ends at this multiple of the median distance from the best: very bad values do not hide others.
+COLOUR_RANGE = 4
 
 
 @styled
@@ -33,7 +32,7 @@ def sweep(analysis: StudyAnalysis) -> Picture | None:
     return drawn(analysis, analysis.sweep, {point: spread for point, spread in spreads.items() if spread})
 
 
-def _curve(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object, ...], Spread]) -> Picture:
+def _curve(analysis: StudyAnalysis, swept: SensitivityGrid, spreads: dict[tuple[object, ...], Spread]) -> Picture:
     (axis,), (values,) = swept.axes, swept.values
     known = [(values.index(value), spread) for (value,), spread in spreads.items()]
     means = sorted((i, spread.mean) for i, spread in known if math.isfinite(spread.mean))
@@ -53,7 +52,7 @@ def _curve(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object, ..
         ax.axhline(reference.mean, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     ax.set_xticks(range(len(values)), [_value(value) for value in values])
     ax.set_xlim(-0.4, len(values) - 0.6)
-    name = phrasing.axis_name(axis)
+    name = phrasing.axis_name(analysis.study, axis)
     ax.set(xlabel=name, ylabel=f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}")
     plain_ticks(ax, "y")
     usual = "without it" if swept.default[0] is None else f"{name} = {_value(swept.default[0])}"
@@ -67,7 +66,7 @@ def _curve(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object, ..
     )
 
 
-def _heat_map(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object, ...], Spread]) -> Picture:
+def _heat_map(analysis: StudyAnalysis, swept: SensitivityGrid, spreads: dict[tuple[object, ...], Spread]) -> Picture:
     columns, rows = swept.values
     figure, ax = new_figure(analysis, (WIDTH, max(2.6, 1.3 + 0.42 * len(rows))))
     means = [spread.mean for spread in spreads.values() if math.isfinite(spread.mean)]
@@ -89,7 +88,7 @@ def _heat_map(analysis: StudyAnalysis, swept: Sweep, spreads: dict[tuple[object,
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    names = [phrasing.axis_name(axis) for axis in swept.axes]
+    names = [phrasing.axis_name(analysis.study, axis) for axis in swept.axes]
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=names[0], ylabel=names[1])
     return Picture(
         "sweep",

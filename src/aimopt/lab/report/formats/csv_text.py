@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from aimopt.lab.analysis import StudyAnalysis, judged_value
+from aimopt.lab.analysis.study_analysis import StudyAnalysis, judged_value
 from aimopt.lab.protocol.study import Role
 from aimopt.lab.results.run import Run
 from aimopt.messages.clean_text import one_line

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from aimopt.lab.analysis import Standing, StudyAnalysis
+from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.stats import ENOUGH_SEEDS
+from aimopt.lab.stats.paired import ENOUGH_SEEDS
 
 TONES = {"better": "green", "worse": "red"}
 LEVELS = {"warning": ("!", "yellow"), "problem": ("✗", "red")}

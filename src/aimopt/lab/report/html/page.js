@@ -83,7 +83,7 @@
     cursor.hidden = true;
     canvas.append(cursor);
     const leave = () => { tip.hidden = true; cursor.hidden = true; highlight(study, null); };
-    const tell = (event) => {
+    const showValues = (event) => {
       const bounds = drawing.getBoundingClientRect();
       const scale = bounds.width / drawing.viewBox.baseVal.width;
       const [left, top, width, height] = plot.box.map((size) => size * scale);
@@ -93,13 +93,13 @@
       const off = new Set(all(study, '.chip[aria-pressed="false"]').map((chip) => chip.dataset.series));
       const lines = plot.lines.filter((line) => line.points.length && !off.has(String(line.series)));
       if (!lines.length) return leave();
-      const found = lines.map((line) => ({ line, point: nearest(line.points, plot, x) }));
+      const nearestPoints = lines.map((line) => ({ line, point: nearest(line.points, plot, x) }));
       const gap = ({ point }) => Math.hypot(along(plot.x, point[0]) - x, along(plot.y, point[1]) - y);
-      const close = found.reduce((a, b) => (gap(b) < gap(a) ? b : a));
-      found.sort((a, b) => a.point[1] - b.point[1]);
+      const close = nearestPoints.reduce((a, b) => (gap(b) < gap(a) ? b : a));
+      nearestPoints.sort((a, b) => a.point[1] - b.point[1]);
       const table = document.createElement("table");
       table.append(row([`${plot.x.label} ${number(close.point[0])}`, "", ""], false));
-      for (const { line, point } of found) {
+      for (const { line, point } of nearestPoints) {
         const band = point[2] === point[3] ? "" : `${number(point[2])} … ${number(point[3])}`;
         const where = point[0] === close.point[0] ? "" : ` (at ${number(point[0])})`;
         table.append(row([line.label, number(point[1]) + where, band], line === close.line, colours.get(String(line.series))));
@@ -113,7 +113,7 @@
       cursor.style.height = `${height}px`;
     };
     for (const event of ["pointerleave", "pointercancel"]) canvas.addEventListener(event, leave);
-    for (const event of ["pointermove", "pointerdown"]) canvas.addEventListener(event, tell);
+    for (const event of ["pointermove", "pointerdown"]) canvas.addEventListener(event, showValues);
   }
 
   // Light and dark.
@@ -129,23 +129,23 @@
   system.addEventListener("change", apply);
   apply();
 
-  // On paper nothing is folded.
-  addEventListener("beforeprint", () => all(document, "details").forEach((one) => { one.open = true; }));
+  // Nothing is folded in print.
+  addEventListener("beforeprint", () => all(document, "details").forEach((section) => { section.open = true; }));
 
   // A sweep is running: look again, and stay where the reader is.
   const seconds = Number(document.body.dataset.refresh);
-  const at = recall(`scroll ${page}`);
+  const savedScroll = recall(`scroll ${page}`);
   const open = JSON.parse(recall(`open ${page}`) || "[]");
-  if (seconds && at !== null) {
-    all(document, "details").forEach((one, i) => { one.open = open.includes(i); });
+  if (seconds && savedScroll !== null) {
+    all(document, "details").forEach((section, i) => { section.open = open.includes(i); });
     document.documentElement.style.scrollBehavior = "auto";
-    scrollTo(0, Number(at));
+    scrollTo(0, Number(savedScroll));
     document.documentElement.style.scrollBehavior = "";
   }
   if (seconds) setInterval(() => {
     if (document.hidden) return;
     remember(`scroll ${page}`, String(scrollY));
-    const unfolded = all(document, "details").flatMap((one, i) => (one.open ? [i] : []));
+    const unfolded = all(document, "details").flatMap((section, i) => (section.open ? [i] : []));
     remember(`open ${page}`, JSON.stringify(unfolded));
     location.reload();
   }, seconds * 1000);

@@ -18,10 +18,11 @@ from markupsafe import Markup
 
 from aimopt import palette
 from aimopt.lab.report import phrasing, tables
-from aimopt.lab.report.figures import RenderedPicture, Style
+from aimopt.lab.report.figures.rendering import RenderedPicture
+from aimopt.lab.report.figures.style import Style
 from aimopt.lab.report.sections import Report, Section, all_pictures
 from aimopt.lab.report.tables import TableCell
-from aimopt.lab.stats import ENOUGH_SEEDS
+from aimopt.lab.stats.paired import ENOUGH_SEEDS
 from aimopt.messages.clean_text import printable
 
 
@@ -80,7 +81,7 @@ def _verdict(section: Section) -> TableCell | None:
     analysis = section.analysis
     subject = analysis.study.headline_contender
     standing = next((s for s in analysis.standings if s.label == subject and s.difference), None)
-    if standing is None or analysis.study.name != "compare":
+    if standing is None or not analysis.study.is_comparison:
         return None
     verdict = phrasing.short_verdict(standing.difference)
     return TableCell(f"{subject} against {analysis.study.reference}: {verdict}", tone=tables.verdict_tone(verdict))

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from aimopt.lab.protocol import study_files
+from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run, Status
 from aimopt.paper.presets import HEAT_MAP, ablation
 from aimopt.paper.protocols import OPTIMIZERS
@@ -55,7 +57,7 @@ def test_the_final_runs_take_the_rate_that_the_search_chose() -> None:
     ]
     assert {cell.config.steps for cell in study.cells(runs) if cell.role == "search"} == {SEARCH_STEPS}
     assert study.count_unknown_runs(runs) == 0
-    assert len(study.cells(runs)) == study.count()
+    assert len(study.cells(runs)) == study.max_run_count()
 
 
 def test_a_diverged_rate_loses_and_a_failed_one_does_not_count() -> None:
@@ -63,15 +65,15 @@ def test_a_diverged_rate_loses_and_a_failed_one_does_not_count() -> None:
     contender = study.contenders[0]
     first, second = study.search(contender)
     worst = {first.identity: result(first, 0.1, "diverged"), second.identity: result(second, 9.0)}
-    choice = study.choice(contender, worst)
+    choice = study.chosen_rate(contender, worst)
     assert choice is not None
     assert choice.rate == second.lr
     failed = {first.identity: result(first, 0.1, "failed"), second.identity: result(second, 9.0)}
-    choice = study.choice(contender, failed)
+    choice = study.chosen_rate(contender, failed)
     assert choice is not None
     assert choice.rate == second.lr
-    assert study.choice(contender, search_runs(study, {0.5: 1, 1.0: 1}, "failed")) is None
-    assert study.choice(contender, {first.identity: result(first, 0.1)}) is None
+    assert study.chosen_rate(contender, search_runs(study, {0.5: 1, 1.0: 1}, "failed")) is None
+    assert study.chosen_rate(contender, {first.identity: result(first, 0.1)}) is None
 
 
 def test_the_score_is_the_mean_of_the_last_three_measurements() -> None:
@@ -84,14 +86,14 @@ def test_the_score_is_the_mean_of_the_last_three_measurements() -> None:
 def test_tuned_and_untuned_runs_may_coincide() -> None:
     study = short_study()
     cells = study.cells(search_runs(study, {0.5: 0.2, 1.0: 0.1}))
-    assert len(cells) == study.count() == 12
+    assert len(cells) == study.max_run_count() == 12
     assert len({cell.config.identity for cell in cells}) == 8
 
 
 def test_one_rate_needs_no_search() -> None:
     study = short_study(grid=(1.0,), untuned=False)
     assert {cell.role for cell in study.cells({})} == {"final"}
-    assert len(study.cells({})) == study.count() == 4
+    assert len(study.cells({})) == study.max_run_count() == 4
 
 
 def test_ablation_takes_the_rate_of_the_complete_optimizer() -> None:
@@ -111,7 +113,7 @@ def test_the_heat_map_shares_its_default_with_the_comparison() -> None:
     study = sensitivity("digits", "demo", HEAT_MAP)
     assert len(study.contenders) == 26
     same = study.contender("ell_ratio=0.01, gamma=0.1")
-    assert study.finals(same, 1e-3) == compare("digits", "demo").finals(Contender.named("RADAR"), 1e-3)
+    assert study.final_runs(same, 1e-3) == compare("digits", "demo").final_runs(Contender.named("RADAR"), 1e-3)
 
 
 def test_a_study_survives_a_file(tmp_path: Path) -> None:
@@ -181,13 +183,14 @@ def test_an_integer_is_the_same_rate_or_option_as_the_float() -> None:
     study = short_study("RADAR(gamma=0)", "AdamW")
     integer, real = study.contenders[0], Contender.named("RADAR(gamma=0.0)")
     assert (
-        study.finals(integer, 1)[0].identity == short_study("AdamW", "RADAR(gamma=0.0)").finals(real, 1.0)[0].identity
+        study.final_runs(integer, 1)[0].identity
+        == short_study("AdamW", "RADAR(gamma=0.0)").final_runs(real, 1.0)[0].identity
     )
 
 
 def test_the_protocol_of_a_task_is_not_part_of_its_runs() -> None:
     studies = [short_study(search_steps=steps, grid=grid) for steps, grid in ((6, (1.0, 2.0)), (8, (1.0, 3.0)))]
-    identities = {study.finals(study.contenders[0], 1e-3)[0].identity for study in studies}
+    identities = {study.final_runs(study.contenders[0], 1e-3)[0].identity for study in studies}
     assert len(identities) == 1
 
 
@@ -195,3 +198,32 @@ def test_the_final_runs_of_an_interrupted_search_are_counted() -> None:
     study = short_study(untuned=False)
     assert study.count_unknown_runs(search_runs(study, {0.5: 1, 1.0: 1}, "running")) == 4
     assert study.count_unknown_runs(search_runs(study, {0.5: 1, 1.0: 1}, "failed")) == 0
+
+
+def test_a_protocol_wants_the_source_of_published_results() -> None:
+    with pytest.raises(ValueError, match="published must be a PublishedTable"):
+        Protocol(published={"RADAR": (0.5, 0.1)})  # type: ignore[arg-type]
+
+
+def test_a_study_names_its_axes_as_its_protocol_does() -> None:
+    protocol = Protocol(subject="torch.optim:SGD", symbols={"momentum": "μ", "dampening": "d"})
+    study = sensitivity("digits", "demo", {"momentum": (0.0, 0.9)}, protocol=protocol)
+    assert study.symbols == {"momentum": "μ"}
+    assert phrasing.axis_name(study, "momentum") == "μ"
+    assert phrasing.axis_name(study, "weight_decay") == "weight decay"
+    assert Study.from_dict(json.loads(json.dumps(study.to_dict()))) == study
+
+
+@pytest.mark.parametrize(
+    "value", [None, "null", r"\null", r"\\null", "nullable", r"\n", "", ["null", None], {"null": "null"}]
+)
+def test_a_text_that_looks_like_null_stays_a_text(value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    study_files.save(file, {"options": {"reduction": value}})
+    assert study_files.read(file) == {"options": {"reduction": value}}
+
+
+def test_null_in_a_file_of_an_older_version_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('rate_of = "null"\n')
+    assert study_files.read(file) == {"rate_of": None}

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from aimopt.lab.analysis import StudyAnalysis, across_tasks, analyse
+from aimopt.lab.analysis.across_tasks import across_tasks
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.results.run import Run
 from odd_task import Small
 from trained_findings import OVERHEAD, comparison, findings, heat_map, odd_comparison, runs_of, texts
@@ -68,18 +70,18 @@ def test_ranks_are_those_of_the_means() -> None:
 def test_a_study_can_be_analysed_after_any_number_of_runs(make: Any) -> None:
     study, runs = make(), runs_of(make)
     for count in range(0, len(runs) + 1, 7):
-        found = analyse(study, dict(list(runs.items())[:count]))
+        found = analyse_study(study, dict(list(runs.items())[:count]))
         assert found.progress.settled == count
         assert found.progress.total >= count
         assert found.progress.complete == (count == len(runs))
         assert any(remark.level != "ok" for remark in found.audit) or found.progress.complete
-    assert analyse(study, runs).progress == (len(runs), 0, 0, len(runs))
+    assert analyse_study(study, runs).progress == (len(runs), 0, 0, len(runs))
 
 
 def test_a_contender_without_results_counts_in_the_correction() -> None:
     study, runs = comparison(), runs_of(comparison)
     lion = {c.config.identity for c in study.cells(runs) if c.contender == "Lion"}
-    found = analyse(study, {identity: run for identity, run in runs.items() if identity not in lion})
+    found = analyse_study(study, {identity: run for identity, run in runs.items() if identity not in lion})
     difference = found.standing("RADAR").difference
     assert difference is not None
     assert difference.holm_t_p == pytest.approx(2 * difference.t_p)
@@ -117,7 +119,7 @@ def test_a_long_curve_is_shown_by_the_means_of_its_parts() -> None:
     for cell in study.cells(runs):
         if cell.role == "final":
             runs[cell.config.identity] = dataclasses.replace(runs[cell.config.identity], history=long)
-    band = analyse(study, runs).curves[0].by_contender["RADAR"].band
+    band = analyse_study(study, runs).curves[0].by_contender["RADAR"].band
     assert len(band) == 200
     assert band[0] == (3.0, 3.0, 3.0, 3.0)
     assert np.mean([point.mean for point in band]) == pytest.approx(500.5)
@@ -156,8 +158,8 @@ def test_only_unchanged_optimizers_have_published_results() -> None:
     found = findings()[1]
     published = {s.label: s.published for s in found.standings if s.published}
     assert published == {"RADAR": (0.9, 0.01, 1), "AdamW": (0.8, 0.02, 2)}
-    assert not found.at_paper_setting
-    assert analyse(odd_comparison("paper"), {}).at_paper_setting
+    assert not found.at_published_setting
+    assert analyse_study(odd_comparison("full"), {}).at_published_setting
 
 
 def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:
@@ -169,7 +171,7 @@ def test_a_sweep_is_a_grid_with_the_defaults_on_it() -> None:
 
 
 def test_a_sweep_over_what_has_no_order_keeps_the_order_of_the_study() -> None:
-    swept = analyse(texts(), runs_of(texts)).sweep
+    swept = analyse_study(texts(), runs_of(texts)).sweep
     assert swept is not None
     assert swept.values == (("exact", False),)
     assert swept.default == (True,)
@@ -227,8 +229,8 @@ def test_the_audit_reports_a_problem_of_a_run(change: Any, level: str, words: st
     study, runs = comparison(), runs_of(comparison)
     cell = next(c for c in study.cells(runs) if (c.contender, c.role, c.config.seed) == ("Lion", "final", 2))
     identity = cell.config.identity
-    before = analyse(study, runs).audit
-    after = analyse(study, _changed(runs, identity, **change(runs[identity]))).audit
+    before = analyse_study(study, runs).audit
+    after = analyse_study(study, _changed(runs, identity, **change(runs[identity]))).audit
     remarks = [remark for remark in after if words in remark.text]
     assert [remark.level for remark in remarks] == [level]
     if not words.startswith("source"):  # the package's own files may be changed while it is worked on
@@ -238,7 +240,7 @@ def test_the_audit_reports_a_problem_of_a_run(change: Any, level: str, words: st
 def test_the_audit_reports_a_search_with_a_missing_run() -> None:
     study, runs = comparison(), runs_of(comparison)
     cell = next(c for c in study.cells(runs) if (c.contender, c.role) == ("Lion", "search"))
-    found = analyse(study, _changed(runs, cell.config.identity, status="failed"))
+    found = analyse_study(study, _changed(runs, cell.config.identity, status="failed"))
     assert any(r.level == "problem" and "unequal budgets" in r.text for r in found.audit)
 
 
@@ -262,14 +264,14 @@ def test_the_audit_reports_how_the_study_was_made(found: int, level: str, words:
 
 def test_a_search_on_test_data_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Small, "score", Small.measure)
-    found = analyse(comparison(), runs_of(comparison))
+    found = analyse_study(comparison(), runs_of(comparison))
     assert [r.level for r in found.audit if "which is test data" in r.text] == ["problem"]
 
 
 def test_a_seed_that_tuned_and_is_reported_is_a_problem() -> None:
     study = comparison()
     object.__setattr__(study, "seeds", (5, 0))  # which a study itself refuses
-    found = analyse(study, runs_of(comparison))
+    found = analyse_study(study, runs_of(comparison))
     assert [r.text for r in found.audit if "is reported too" in r.text] == [
         "Seed 5 was used to choose the learning rates and is reported too."
     ]
@@ -279,7 +281,7 @@ def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
     for config in study.search(study.contender("Lion")):
         runs[config.identity] = dataclasses.replace(runs[config.identity], status="diverged")
-    found = analyse(study, runs)
+    found = analyse_study(study, runs)
     assert any(r.level == "problem" and "Every learning rate tried diverged for Lion" in r.text for r in found.audit)
     assert found.standing("Lion").lr == min(trial.lr for trial in found.standing("Lion").trials)
 
@@ -287,7 +289,7 @@ def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
 def test_the_audit_reports_changed_settings() -> None:
     study = dataclasses.replace(comparison(), settings={"steps": 30})
     assert "The task's settings are not those of the scale demo: steps=30." in {
-        r.text for r in analyse(study, {}).audit
+        r.text for r in analyse_study(study, {}).audit
     }
 
 
@@ -295,7 +297,7 @@ def test_the_audit_reports_notes_of_a_run() -> None:
     runs = dict(runs_of(comparison))
     identity = next(cell.config.identity for cell in comparison().cells(runs) if cell.role == "final")
     runs[identity] = dataclasses.replace(runs[identity], notes=("It was begun again.",))
-    remarks = [remark for remark in analyse(comparison(), runs).audit if "begun again" in remark.text]
+    remarks = [remark for remark in analyse_study(comparison(), runs).audit if "begun again" in remark.text]
     assert [(r.level, r.text) for r in remarks] == [
         ("warning", "1 run has notes: RADAR final seed 0 (It was begun again.).")
     ]

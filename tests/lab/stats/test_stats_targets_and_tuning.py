@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aimopt.lab.stats import RateChoice, select_rate, steps_to_target
+from aimopt.lab.stats.targets import steps_to_target
+from aimopt.lab.stats.tuning import RateChoice, select_rate
 
 INF, NAN = math.inf, math.nan
 

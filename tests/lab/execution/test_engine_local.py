@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from aimopt.lab.execution import scheduler
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
 from aimopt.lab.execution.engines.local import LocalEngine, Worker, worker_slots
 from aimopt.lab.execution.engines.worker import ORPHAN_SECONDS
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results.store import Store
 from engine_runs import Signals, comparable_result, stop_midway, stored_run, train_here, train_with, user_run, work_in
@@ -48,7 +49,7 @@ def test_a_run_whose_process_always_dies_fails_with_the_reason_and_the_other_run
     with open_engine("local", store, ONE) as engine:
         state = scheduler.execute([scheduler.SingleRun(deadly), scheduler.SingleRun(harmless)], store, engine)
     (failed,) = state.failed
-    assert (failed.config, failed.reason) == (deadly, "its process ended with status 3, 3 times")
+    assert (failed.config, failed.reason) == (deadly, "its process ended with status 3: no output, 3 times")
     assert stored_run(deadly, store.root).reason == failed.reason
     assert state.ended_runs[harmless.identity].status == "finished"
 
@@ -119,7 +120,8 @@ def driver_of(by_one: RunConfig, by_two: RunConfig) -> "subprocess.Popen[bytes]"
     """Another process, with two engines: one makes a run by one process, the other by two."""
     code = f"""
 from aimopt.lab.protocol.run_config import RunConfig
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.results.store import Store
 def opened(processes):
     return open_engine("local", Store("there"), Resources(workers=1, processes=processes))

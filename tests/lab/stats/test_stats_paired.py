@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from aimopt.lab.stats import Better, Difference, holm, paired_differences, sign_flip_p, spread
-from aimopt.lab.stats.paired import RANDOM_FLIPS
+from aimopt.lab.stats.paired import RANDOM_FLIPS, Difference, holm, paired_differences, sign_flip_p, spread
+from aimopt.lab.stats.values import Better
 
 INF, NAN = math.inf, math.nan
 FLIPPED: dict[Better, Better] = {"lower": "higher", "higher": "lower"}

@@ -16,6 +16,7 @@ from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.store import Store
+from aimopt.measure.timing import Ratio
 from short_studies import short_run
 
 KILLED_WHILE_WRITING = """
@@ -116,7 +117,7 @@ def test_studies_and_costs_read_back(store: Store) -> None:
     store.save_study(study)
     assert store.studies() == [study]
     assert store.overhead(study) is None
-    cost = Cost(label="RADAR", step_seconds=0.1, ratio=(1.0, 0.9, 1.1), peak_bytes=10**8, state_bytes=8.0)
+    cost = Cost(label="RADAR", step_seconds=0.1, ratio=Ratio(1.0, 0.9, 1.1), peak_bytes=10**8, state_bytes=8.0)
     overhead = Overhead(reference="AdamW", costs=[cost], machine={"processor": "x"})
     store.save_overhead(study, overhead)
     assert store.overhead(study) == overhead

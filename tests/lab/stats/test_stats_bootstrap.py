@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from aimopt.lab.stats import interquartile_mean, probability_of_improvement, stratified_bootstrap
-from aimopt.lab.stats.bootstrap import _draw_rows
+from aimopt.lab.stats.bootstrap import _draw_rows, interquartile_mean, probability_of_improvement, stratified_bootstrap
 
 INF, NAN = math.inf, math.nan
 SHAPES = [(1, 1), (3, 1), (5, 3), (10, 2), (4, 6)]
@@ -23,7 +22,7 @@ def scores(runs: int, tasks: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(-5, 5, (runs, tasks)).astype(float)
 
 
-RLIABLE = json.loads((Path(__file__).parents[1] / "data" / "rliable.json").read_text())
+RLIABLE = json.loads((Path(__file__).parents[2] / "data" / "rliable.json").read_text())
 
 
 @pytest.mark.parametrize("figures", RLIABLE["figures"])

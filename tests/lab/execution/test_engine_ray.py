@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.scheduler import execute
 from aimopt.lab.results.store import Store
 from engine_runs import Signals, comparable_result, stop_midway, stored_run, train_here, train_with, user_run, work_in

@@ -8,14 +8,14 @@ from aimopt.cli import main
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.progress import running_runs, show_progress
 from aimopt.lab.execution.runner import record_failure
-from aimopt.lab.execution.scheduler import SweepState
+from aimopt.lab.execution.scheduler import ExecutionState
 from aimopt.lab.results.store import Store
 from short_studies import short_run
 
 
 def test_an_interrupted_run_is_not_shown_as_running(store: Store) -> None:
     config = short_run()
-    state = SweepState(capacity=1, pending={config.identity: config})
+    state = ExecutionState(capacity=1, pending={config.identity: config})
     assert running_runs(state, store) == []
     writer = store.claim_run(config)
     assert writer is not None
@@ -31,7 +31,7 @@ def test_a_reason_is_text_of_one_line_wherever_it_is_shown(store: Store, capsys:
     line = rf"failed: {config}: luck\x1b]52;c;eA==\x07 failed: \u202enot at all\udc80"
     run = store.run(config)
     assert run is not None
-    state = SweepState(capacity=1, ended_runs={config.identity: run})
+    state = ExecutionState(capacity=1, ended_runs={config.identity: run})
     for terminal in (False, True):
         screen = io.StringIO()
         console = CleanConsole(file=screen, width=200, force_terminal=terminal, color_system=None)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aimopt.lab.stats import Better, average_rank, performance_profile
+from aimopt.lab.stats.ranking import average_rank, performance_profile
+from aimopt.lab.stats.values import Better
 
 INF, NAN = math.inf, math.nan
 BETTER: dict[str, Better] = {"digits": "lower", "cheetah": "higher"}

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from aimopt.lab.execution.engines import Resources, open_engine
+from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.runner import train_run
-from aimopt.lab.execution.scheduler import SweepState, execute
+from aimopt.lab.execution.scheduler import ExecutionState, execute
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.store import Store
 from aimopt.paper.presets import ablation
 from short_studies import SHORT, curves, short_study
 
 
-def carry_out(store: Store, *studies: Study) -> SweepState:
+def carry_out(store: Store, *studies: Study) -> ExecutionState:
     with open_engine("local", store, Resources(workers=1)) as engine:
         return execute(studies, store, engine)
 
