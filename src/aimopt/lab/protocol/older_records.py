@@ -3,9 +3,9 @@
     updated_definition(definition)     a study file of an older version, to be run by the current code
     updated_record(record)             a study in a store of an older version, so that its finished runs are found
 
-The first version wrote neither facts nor search_steps, and weight_decay and other options were settings of the task
-(`TaskEntry.former_settings`). The second version wrote search_steps and published results into the facts. The third
-version wrote them into the study, but without the source of the published results and the symbols of options.
+Neither older version wrote search_steps into the study. Weight decay and other options were settings of the task
+(`TaskEntry.former_settings`), published results and symbols were those of the task's protocol. The first version wrote
+no facts.
 """
 
 import dataclasses
@@ -16,27 +16,24 @@ from aimopt.lab.protocol import import_paths, optimizers, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.protocol import is_comparison
 from aimopt.lab.protocol.run_config import frozen, usual_options, usual_rate
-from aimopt.lab.protocol.schema import Name, fields, integer, list_of, map_of, number, optional, text
+from aimopt.lab.protocol.schema import integer
 from aimopt.lab.protocol.task import MOVED_TO_STUDY
 from aimopt.lab.protocol.tasks import TaskEntry
 from aimopt.lab.protocol.user_code import explain
+from aimopt.optimizers import available
 
-_RESULTS = map_of(list_of(number(), length=2))
-_TABLE = fields({"source": text, "scale": text, "results": _RESULTS})
-# How all reports of the older versions named these options.
-_FORMER_SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "zeta": "ζ"}
-_FORMER_SOURCE = {"source": "the paper", "scale": "paper"}  # of all published results in the older versions
-LATER_FIELDS = ("search_steps",)  # fields of a study that the first versions did not write
+LATER_FIELDS = ("search_steps",)  # fields of a study that the older versions did not write
 
 
 def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     """The definition of a study, completed by the protocol of its task if an older version wrote it."""
     written = {name: value for name, value in definition.items() if name != "facts"}
     if "search_steps" in written:
-        return _completed(written)
+        return written
     entry = tasks.entry(written["task"])
     protocol = entry.protocol(written["scale"])
     settings, former = _split_settings(written.get("settings", {}), entry)
+    _check_options(written["task"], entry, former)
     task = entry.task.at_scale(written["scale"], settings)
     contenders = []
     for contender in written["contenders"]:
@@ -45,56 +42,42 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {**optimizers.known_options(name, usual), **contender.get("options", {})}
         contenders.append({**contender, "options": chosen, "lr": usual_rate(task, protocol, name)})
     labels = [contender["label"] for contender in contenders]
-    published = protocol.published_for(labels)
+    published, axes = protocol.published_for(labels), written.get("axes", ())
     updated = {
         **written,
         "contenders": contenders,
         "settings": settings,
         "search_steps": former.get("search_steps", protocol.search_length(task.steps)),
         "published": published and dataclasses.asdict(published),
+        "symbols": {axis: protocol.symbols[axis] for axis in axes if axis in protocol.symbols},
     }
-    if is_comparison(written.get("rate_of"), written.get("axes", ())) and protocol.subject in labels:
+    if is_comparison(written.get("rate_of"), axes) and protocol.subject in labels:
         updated["subject"] = protocol.subject
-    return _completed(updated)
+    return updated
 
 
 def updated_record(record: Mapping[str, Any], *, trust: bool) -> tuple[dict[str, Any], Facts]:
     """A stored study and its facts. If no facts are stored, the code of its task and optimizers is loaded."""
-    if "facts" in record:
-        facts = Facts.from_dict(record["facts"])
-        if "search_steps" in record:
-            return _completed(record), facts
-        integer(1)(facts.settings.get("search_steps"), "search_steps of facts of a study")
-        published = record["facts"].get("published", {})
-        labels = {contender["label"] for contender in record["contenders"]}
-        of_study = {label: mean_and_std for label, mean_and_std in published.items() if label in labels}
-        updated = {**record, "search_steps": facts.settings["search_steps"], "published": of_study}
-        return _completed(updated), facts
-    import_paths.check_trusted([record["task"], *(c["optimizer"] for c in record["contenders"])], trust)
+    names = [record["task"], *(contender["optimizer"] for contender in record["contenders"])]
+    if "facts" not in record:
+        import_paths.check_trusted(names, trust)
+        try:
+            return _with_facts_of_code(record)
+        except ValueError:
+            raise
+        except Exception as error:  # loading a task or an optimizer may raise anything
+            raise ValueError(explain(error)) from error
+    facts = Facts.from_dict(record["facts"])
+    if "search_steps" in record:
+        return dict(record), facts
+    integer(1)(facts.settings.get("search_steps"), "search_steps of facts of a study")
+    search_steps = facts.settings["search_steps"]
+    if any(":" in name for name in names):
+        return {**record, "search_steps": search_steps}, facts  # its code is not loaded
     try:
-        return _with_facts_of_code(record)
-    except ValueError:
-        raise
-    except Exception as error:  # loading a task or an optimizer may raise anything
-        raise ValueError(explain(error)) from error
-
-
-def published_shape(value: Any, name: Name) -> None:
-    """The shape of published results: with their source, or as the older versions wrote them."""
-    (_TABLE if _has_source(value) else optional(_RESULTS))(value, name)
-
-
-def _has_source(published: Any) -> bool:
-    return isinstance(published, Mapping) and isinstance(published.get("source"), str)
-
-
-def _completed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with the source of its published results and the symbols of its axes."""
-    published = record.get("published") or None
-    if published is not None and not _has_source(published):
-        published = {**_FORMER_SOURCE, "results": published}
-    symbols = {axis: _FORMER_SYMBOLS[axis] for axis in record.get("axes", ()) if axis in _FORMER_SYMBOLS}
-    return {"symbols": symbols, **record, "published": published}
+        return {**updated_definition(record), "search_steps": search_steps}, facts
+    except ValueError:  # its task is not installed, or has changed: the facts are enough to read its runs
+        return {**record, "search_steps": search_steps}, facts
 
 
 def _with_facts_of_code(record: Mapping[str, Any]) -> tuple[dict[str, Any], Facts]:
@@ -114,3 +97,14 @@ def _split_settings(settings: Mapping[str, Any], entry: TaskEntry) -> tuple[dict
         {name: frozen(value) for name, value in settings.items() if name not in moved},
         {name: value for name, value in settings.items() if name in moved},
     )
+
+
+def _check_options(task: str, entry: TaskEntry, former: Mapping[str, Any]) -> None:
+    """Refuse a changed setting that has become something else than an option of the same name."""
+    for name, value in former.items():
+        options = [optimizers.known_options(optimizer, {name: value}) for optimizer in available()]
+        if name not in MOVED_TO_STUDY and not any(options) and value != entry.former_settings[name]:
+            raise ValueError(
+                f"{name}={value!r} was a setting of {task} in an older version, and no optimizer has an option of this "
+                "name; leave it out, and give each contender the options that it stands for"
+            )

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.older_records import LATER_FIELDS, published_shape, updated_definition, updated_record
+from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
 from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, is_comparison
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
 from aimopt.lab.protocol.schema import (
@@ -42,6 +42,7 @@ Role = Literal["search", "final", "untuned"]
 _CONTENDER = fields(
     {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
 )
+_PUBLISHED = fields({"source": text, "scale": text, "results": map_of(list_of(number(), length=2))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class Study:
     # Settings of the task, if they differ from its scale.
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=stored(map_of(schema.plain), _frozen_values))
     # Results of other authors for these contenders.
-    published: PublishedTable | None = field(default=None, metadata=stored(published_shape, _published))
+    published: PublishedTable | None = field(default=None, metadata=stored(optional(_PUBLISHED), _published))
     tuning_seed: int = field(default=TUNING_SEED, metadata=stored(integer(0)))
     # Whether contenders are also trained at their usual learning rates.
     untuned: bool = field(default=False, metadata=stored(flag))
