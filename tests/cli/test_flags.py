@@ -55,6 +55,17 @@ def test_the_commands_and_flags_do_not_change() -> None:
     }
 
 
+def test_the_help_names_no_default_that_the_protocol_of_a_task_decides() -> None:
+    decided_by_protocol = ("--optimizers", "--optimizer", "--reference", "--grid", "--seeds", "--search-steps")
+    helps = [
+        (f"{name} {flag}", arguments(COMMANDS[name])[flag].help or "")
+        for name in ("compare", "sweep", "run", "overhead")
+        for flag in set(decided_by_protocol) & set(arguments(COMMANDS[name]))
+    ]
+    assert len(helps) == 12
+    assert [name for name, text in helps if "default: " not in text or "the task's protocol" not in text] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_argument_has_a_help_line_that_is_a_phrase(name: str) -> None:
     for flag, action in arguments(COMMANDS[name]).items():

@@ -9,8 +9,8 @@ import pytest
 import aimopt.lab
 
 LAB = Path(aimopt.lab.__file__).parent
-# From the lowest to the highest. `findings` and `api` are modules, the others are folders.
-LAYERS = ("stats", "protocol", "results", "execution", "analysis", "report", "findings", "api")
+# From the lowest to the highest. `defaults`, `findings` and `api` are modules, the others are folders.
+LAYERS = ("defaults", "stats", "protocol", "results", "execution", "analysis", "report", "findings", "api")
 # A study chooses its learning rates from its runs, so it needs `Run`, which is data about a config.
 # A study file may come from a store, and then has a checksum.
 ALLOWED = {

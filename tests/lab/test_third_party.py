@@ -33,12 +33,13 @@ MODULE = '''
 from dataclasses import dataclass
 
 import torch
-from aimopt.lab import Protocol, Splits, Supervised, TaskEntry, same_options, sensitivity
+from aimopt.lab import Protocol, PublishedTable, Splits, Supervised, TaskEntry, same_options, sensitivity
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spirals(Supervised):
     title = "Two spirals"
+    packages = ("setuptools",)
     lr: float = 3e-3
     steps: int = 12
     evaluate_every: int = 4
@@ -66,6 +67,8 @@ PROTOCOL = Protocol(
     lr_factors={"tiny_spirals:Plain": 10.0},
     grid=(0.5, 1.0),
     seeds=(1, 2),
+    published=PublishedTable(source="the spiral club", scale="mini", results={"torch.optim:AdamW": (0.5, 0.25)}),
+    symbols={"weight_decay": "λ"},
 )
 SPIRALS = TaskEntry(task=Spirals, protocols={"mini": PROTOCOL})
 
@@ -107,13 +110,18 @@ def test_an_installed_task_is_compared_by_name_with_its_own_protocol(installed: 
         assert expected in text.replace(" ", "").replace("\n", ""), expected
     report = (tmp_path / "results" / "report" / "report.md").read_text()
     assert "tiny\\_spirals:Plain" in report
+    assert "| the spiral club's |  |  | 0.5000 ± 0.2500 |" in report
     assert "RADAR" not in report
+    assert "paper" not in report
+    (manifest, *_) = tmp_path.glob("results/tiny-spirals-mini/*/manifest.json")
+    assert '"setuptools":' in manifest.read_text()
 
 
 def test_an_installed_preset_is_used_by_name(installed: Path, tmp_path: Path) -> None:
     swept = aimopt(installed, tmp_path, "sweep", "tiny-spirals", "--preset", "tiny-decays", "--no-costs", "--workers=1")
     assert swept.returncode == 0, swept.stderr
     assert "weight_decay=0.1" in swept.stdout
+    assert "sensitivity to λ" in swept.stdout
     wrong = aimopt(installed, tmp_path, "sweep", "tiny-spirals", "--preset", "tiny-decay")
     assert wrong.returncode == 2
     assert "no preset is called 'tiny-decay'; did you mean 'tiny-decays'?" in wrong.stderr

@@ -73,7 +73,7 @@ def run(
 
     A run that fails does not stop the others: see `Findings.failed`. After Ctrl-C, the same call continues.
     """
-    with log_on_stderr() if progress else contextlib.nullcontext():
+    with _shown_log(progress):
         tasks.prepare(study.task, study.make_task())
     opened_store = _store(store)
     studies = [opened_store.save_study(study)]
@@ -92,7 +92,7 @@ def run_all(
     """Run several studies together: they share runs and workers. The arguments are those of `run`."""
     opened_store, problems = _store(store), list[Reason]()
     studies = [opened_store.save_study(study) for study in studies]
-    with log_on_stderr() if progress else contextlib.nullcontext():
+    with _shown_log(progress):
         for study in studies:
             try:
                 tasks.prepare(study.task, study.make_task())
@@ -111,7 +111,8 @@ def run_one(
     progress: bool | Console = False,
 ) -> Run:
     """Train a single run, or return it from the store if it was finished before."""
-    tasks.prepare(config.task, config.make_task())
+    with _shown_log(progress):
+        tasks.prepare(config.task, config.make_task())
     summary = _execute([SingleRun(config)], _store(store), engine, resources, _console(progress))
     (ended_run,) = summary.ended_runs.values()
     return ended_run
@@ -231,6 +232,11 @@ def _measure_costs(study: Study, store: Store, resources: Resources, console: Co
 
 def _store(store: str | Path | Store) -> Store:
     return store if isinstance(store, Store) else Store(store)
+
+
+def _shown_log(progress: bool | Console) -> contextlib.AbstractContextManager[None]:
+    """Show the progress of downloads if progress is shown at all."""
+    return log_on_stderr() if progress else contextlib.nullcontext()
 
 
 def _console(progress: bool | Console) -> Console | None:

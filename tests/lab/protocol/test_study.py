@@ -1,7 +1,7 @@
 """The runs of a study, which depend on the results so far."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +200,10 @@ def test_the_final_runs_of_an_interrupted_search_are_counted() -> None:
     assert study.count_unknown_runs(search_runs(study, {0.5: 1, 1.0: 1}, "failed")) == 0
 
 
-def test_a_protocol_wants_the_source_of_published_results() -> None:
+@pytest.mark.parametrize("make", [Protocol, short_study])
+def test_published_results_need_a_source(make: Callable[..., object]) -> None:
     with pytest.raises(ValueError, match="published must be a PublishedTable"):
-        Protocol(published={"RADAR": (0.5, 0.1)})  # type: ignore[arg-type]
+        make(published={"RADAR": (0.5, 0.1)})
 
 
 def test_a_study_names_its_axes_as_its_protocol_does() -> None:

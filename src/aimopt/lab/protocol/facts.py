@@ -7,15 +7,16 @@ optimizer.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.run_config import RunConfig, as_json_value
 from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, one_of, plain, text
 from aimopt.lab.protocol.task import Measure
+from aimopt.lab.stats.values import Better
 
-_MEASURE = fields({"key": text, "label": text, "better": one_of("lower", "higher")})
+_MEASURE = fields({"key": text, "label": text, "better": one_of(*get_args(Better))})
 _CONTENDER = fields({"usual_rate": number(above=0), "options": map_of(plain), "sources": map_of(text)})
 SHAPE = fields(
     {

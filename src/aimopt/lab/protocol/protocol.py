@@ -33,6 +33,14 @@ class PublishedTable:
     results: Mapping[str, tuple[float, float]]  # mean and standard deviation, by optimizer
 
 
+def check_published(published: object) -> None:
+    """Refuse published results without a source, as they were given to older versions."""
+    if not isinstance(published, PublishedTable | None):
+        raise ValueError(
+            f"published must be a PublishedTable, which names the source and the scale of its results, got {published!r}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """Contenders, their options, and how long and how often they are trained."""
@@ -52,11 +60,7 @@ class Protocol:
     symbols: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.published, PublishedTable | None):
-            raise ValueError(
-                f"Protocol: published must be a PublishedTable, which names the source and the scale of its results, "
-                f"got {self.published!r}"
-            )
+        check_published(self.published)
 
     def search_length(self, steps: int) -> int:
         """The length of a search run on a task with a schedule of this many steps."""

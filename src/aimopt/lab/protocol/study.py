@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self
 from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
-from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, is_comparison
+from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, check_published, is_comparison
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
 from aimopt.lab.protocol.schema import (
     Shape,
@@ -142,6 +142,7 @@ class Study:
             if name is not None and name not in labels:
                 raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
         check_seeds_and_grid(self.seeds, self.grid)
+        check_published(self.published)
         if self.searches and self.tuning_seed in self.seeds:
             raise ValueError(
                 f"seed {self.tuning_seed} tunes the learning rate and cannot be a final seed too; leave it out of seeds"

@@ -6,7 +6,7 @@
 This is the one rule for diverged runs in the statistics: a value that is not finite is the worst value.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 def score_sign(better: Better) -> float:
     """The factor that turns a value into a score, and a score into a value."""
-    if better not in ("lower", "higher"):
+    if better not in get_args(Better):
         raise ValueError(f"better is {better!r}; use 'lower' for losses or 'higher' for returns")
     return -1.0 if better == "lower" else 1.0
 
