@@ -15,7 +15,7 @@ changed before everything is checked.
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -280,11 +280,13 @@ def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor
     return previous.clone() if beta in (0, gamma) else (m * beta - previous * gamma) / (beta - gamma)
 
 
-def restore_dtypes(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Undo torch's cast of loaded state to the dtype of the parameter."""
+def restore_dtypes(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Undo torch's cast of loaded state to the dtype of the parameter, in any optimizer."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         for p, key in zip(group["params"], saved["params"], strict=True):
+            state = optimizer.state.get(p)
+            if not isinstance(state, dict):
+                continue
             for name, value in state_dict["state"].get(key, {}).items():
-                loaded = optimizer.state[p][name]
-                if isinstance(value, Tensor) and loaded.dtype != value.dtype:
-                    optimizer.state[p][name] = value.detach().clone().to(loaded.device)
+                if isinstance(value, Tensor) and state[name].dtype != value.dtype:
+                    state[name] = value.detach().clone().to(state[name].device)

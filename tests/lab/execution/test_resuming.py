@@ -56,8 +56,9 @@ def test_a_killed_run_resumes_to_the_bit(optimizer: str, store: Store, tmp_path:
     assert [session["from_step"] > 0 for session in killed.sessions] == [False, True, True]
 
 
-def test_a_stopped_run_is_resumed_where_it_was(store: Store, tmp_path: Path) -> None:
-    config, asked = short_run(settings={"log_every": 4}), iter([False] * 6 + [True])
+@pytest.mark.parametrize("optimizer", ["RADAR", "NAdam", "torch.optim:NAdam"])  # NAdam keeps a number in its state
+def test_a_stopped_run_is_resumed_where_it_was(optimizer: str, store: Store, tmp_path: Path) -> None:
+    config, asked = short_run(optimizer=optimizer, settings={"log_every": 4}), iter([False] * 6 + [True])
     assert train_run(config, store, should_stop=lambda: next(asked)) == "stopped"
     assert train_run(config, store) == "finished"
     assert train_run(config, Store(tmp_path / "whole")) == "finished"

@@ -38,7 +38,7 @@ def test_a_config_is_complete() -> None:
     """It has the settings of the task, its weight decay, and the defaults of the optimizer, which may change later."""
     assert PLAIN.optimizer == "RADAR"
     assert PLAIN.settings["batch_size"] == 64
-    assert PLAIN.options["weight_decay"] == 5e-5
+    assert PLAIN.options["weight_decay"] == PLAIN.settings["weight_decay"] == 5e-5  # the setting: see former_settings
     assert PLAIN.options["ell_ratio"] == 0.01
     assert PLAIN.steps == PLAIN.settings["steps"]
 

@@ -138,6 +138,8 @@ def test_a_contender_is_parsed_from_a_text() -> None:
         ({"reference": "Lion"}, "'Lion' is not among the contenders RADAR, AdamW"),
         ({"seeds": (4, 5)}, "seed 5 tunes the learning rate"),
         ({"seeds": (1, 1)}, "seeds must be one or more different numbers"),
+        ({"seeds": (-1,)}, r"seeds must be whole numbers from 0, got \(-1,\)"),
+        ({"seeds": (1.5,)}, r"seeds must be whole numbers from 0, got \(1.5,\)"),
         ({"grid": ()}, "grid must be one or more different numbers"),
         ({"grid": (1.0, -1.0)}, "grid must be positive"),
         ({"optimizers": ["RADAR(0.1)"]}, "cannot read the optimizer"),

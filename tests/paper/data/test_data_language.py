@@ -10,7 +10,7 @@ from aimopt.paper.data import documents, text
 from aimopt.paper.data.catalogue import CATALOGUE
 from aimopt.paper.data.dataset import Dataset, File, Form, read_unchanged
 from aimopt.paper.data.extras import import_language_module
-from aimopt.paper.data.sources import cache_directory, prepare
+from aimopt.paper.data.sources import cache_directory, local_directories, prepare
 from aimopt.paper.data.tokenizers import Tokenizer
 from file_server import Site, serving
 
@@ -45,12 +45,15 @@ def test_texts_are_read_byte_for_byte(tmp_path: Path) -> None:
     assert text.load(tmp_path)["valid"] == "valid\r\n é \n"
 
 
-def cached_folder(name: str) -> Path:
-    """The folder of a prepared dataset; nothing is downloaded."""
-    folder = cache_directory() / name
-    if not folder.is_dir():
-        pytest.skip(f"{name} is not in the cache; `pytest -m network` downloads it")
-    return folder
+# With what is at hand, and again with a download where the internet may be used.
+anywhere = pytest.mark.parametrize("download", [False, pytest.param(True, marks=pytest.mark.network)])
+
+
+def prepared_folder(name: str, download: bool) -> Path:
+    """The folder of a dataset."""
+    if not download and not any((folder / name).is_dir() for folder in (cache_directory(), *local_directories())):
+        pytest.skip(f"{name} is neither in the cache nor in AIMOPT_DATA; `make test-all` downloads it")
+    return prepare(CATALOGUE[name])
 
 
 GPT2_IDS = {"Hello world": [15496, 995], "Hello, world!": [15496, 11, 995, 0], "<|endoftext|>": [50256]}
@@ -60,7 +63,6 @@ QWEN_IDS = {"Hello world": [9707, 1879], "Hello, world!": [9707, 11, 1879, 0], "
 @pytest.mark.network
 @pytest.mark.parametrize("name", ["gpt2-tokenizer", "qwen2.5-tokenizer"])
 def test_tokenizers_are_prepared_from_the_internet(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(CATALOGUE[name])  # into the cache, for the tests below
     monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path))
     monkeypatch.delenv("AIMOPT_DATA", raising=False)
     folder = prepare(CATALOGUE[name])
@@ -68,6 +70,7 @@ def test_tokenizers_are_prepared_from_the_internet(name: str, tmp_path: Path, mo
         part.check(folder / part.name)
 
 
+@anywhere
 @pytest.mark.parametrize(
     ("name", "load", "size", "ids"),
     [
@@ -76,10 +79,10 @@ def test_tokenizers_are_prepared_from_the_internet(name: str, tmp_path: Path, mo
     ],
 )
 def test_tokenizers_give_the_published_ids(
-    name: str, load: Callable[[], Tokenizer], size: int, ids: dict[str, list[int]]
+    name: str, load: Callable[[], Tokenizer], size: int, ids: dict[str, list[int]], download: bool
 ) -> None:
     pytest.importorskip("tokenizers")
-    cached_folder(name)
+    prepared_folder(name, download)
     tokenizer = load()
     assert tokenizer.library.get_vocab_size() == size
     assert {string: tokenizer.encode(string) for string in ids} == ids
@@ -88,9 +91,10 @@ def test_tokenizers_give_the_published_ids(
     assert [tokenizer.encode("a<|endoftext|>b")[1]] == ids["<|endoftext|>"]
 
 
-def test_gpt2_tokenizer_equals_that_of_transformers() -> None:
+@anywhere
+def test_gpt2_tokenizer_equals_that_of_transformers(download: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    oracle = transformers.GPT2Tokenizer.from_pretrained(cached_folder("gpt2-tokenizer"))
+    oracle = transformers.GPT2Tokenizer.from_pretrained(prepared_folder("gpt2-tokenizer", download))
     assert len(oracle) == 50257
     assert [data.gpt2_tokenizer().encode(string) for string in TEXTS] == [oracle.encode(string) for string in TEXTS]
 

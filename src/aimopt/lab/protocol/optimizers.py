@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aimopt.checkpoints import restore_dtypes
 from aimopt.lab.protocol import import_paths
 from aimopt.lab.protocol.user_code import user_code
 from aimopt.messages.spelling import suggestion
@@ -82,13 +83,7 @@ def check(name: str, *, lr: float, options: Mapping[str, Any], label: str) -> No
 def load_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Load a state without rounding: `load_state_dict` casts tensors to the type of the parameter."""
     optimizer.load_state_dict(dict(saved))
-    indices = [index for group in saved["param_groups"] for index in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, parameter in zip(indices, parameters, strict=True):
-        state = optimizer.state.get(parameter)
-        for name, value in saved["state"].get(index, {}).items():
-            if isinstance(value, Tensor) and isinstance(state, dict) and state[name].dtype != value.dtype:
-                state[name] = value.to(state[name].device, copy=True)
+    restore_dtypes(optimizer, saved)
 
 
 def describe() -> list[tuple[str, str]]:
