@@ -266,7 +266,6 @@ def test_a_report_is_written_although_a_contender_fails(capsys: pytest.CaptureFi
     assert main(["compare", "digits", "--optimizers", "AdamW", "faulty.py:Raises", "--no-untuned", *QUICK]) == 1
     printed = capsys.readouterr()
     assert "report: results/report/index.html" in printed.out
-    assert (
-        "cannot measure" not in printed.out + printed.err
-    )  # the costs are those of the contender that could be trained
+    # The costs are those of the contender that could be trained.
+    assert "cannot measure" not in printed.out + printed.err
     assert "out of luck" in Path("results/report/index.html").read_text()
