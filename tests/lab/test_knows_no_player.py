@@ -13,9 +13,7 @@ FILES = sorted(path for path in LAB.rglob("*") if path.suffix in (".py", ".html"
 TASKS = [f'"{name}"' if name == "digits" else name for name in available()]  # numbers have digits
 PLAYERS = [*aimopt.available(), *TASKS, "cifar", "wikitext", "fineweb"]
 CONTENT = ["paper", "papers", "Paper", *SYMBOLS, *SYMBOLS.values()]
-# Older versions did not store these, so the module that reads their records must know them; and the LaTeX format has
-# a table of characters.
-EXEMPT = {"protocol/older_records.py": CONTENT, "report/formats/latex.py": [*SYMBOLS.values()]}
+EXEMPT = {"report/formats/latex.py": [*SYMBOLS.values()]}  # it has a table of characters
 
 
 def occurrences(path: Path) -> list[str]:

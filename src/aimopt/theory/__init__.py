@@ -14,6 +14,8 @@ does not, so that the command line can list its commands without it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from aimopt.messages.extras import install_command
+
 if TYPE_CHECKING:
     from aimopt.theory.estimates import CurvatureEstimate, estimate
     from aimopt.theory.frequency import FirstSteps, Grid, Response, response
@@ -47,7 +49,7 @@ if not TYPE_CHECKING:  # type checkers would accept every name
             try:
                 value = getattr(import_module(f"{__name__}.{module}"), name, None)
             except ModuleNotFoundError as error:
-                raise ImportError(f"aimopt.theory needs {error.name}: pip install 'aimopt[theory]'") from error
+                raise ImportError(f"aimopt.theory needs {error.name}: {install_command('theory')}") from error
             if value is not None:
                 return value
         raise AssertionError(f"{name} is in __all__ but in no module")

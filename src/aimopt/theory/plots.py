@@ -18,6 +18,7 @@ import numpy as np
 
 from aimopt import palette
 from aimopt.atomic_files import write_atomically
+from aimopt.messages.extras import install_command
 from aimopt.parts.corrections import FixedPoint
 from aimopt.parts.filters import GradientDifference
 from aimopt.theory.frequency import response as response_of
@@ -59,7 +60,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], title: str) -
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'aimopt[theory]'") from error
+        raise ImportError(f"plots need matplotlib: {install_command('theory')}") from error
     figure = Figure(figsize=size, layout="constrained", dpi=110)
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:

@@ -37,7 +37,7 @@ def check_published(published: object) -> None:
     """Refuse published results without a source, as they were given to older versions."""
     if not isinstance(published, PublishedTable | None):
         raise ValueError(
-            f"published must be a PublishedTable, which names the source and scale of its results, got {published!r}"
+            f"published must be a PublishedTable, with the source and the scale of its results, got {published!r}"
         )
 
 
