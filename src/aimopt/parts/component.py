@@ -45,7 +45,6 @@ zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.
 first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
 
 
-@lru_cache
 def scalar(value: float) -> Initial:
     """A number that starts at this value."""
     # An explicit device: torch's default device may be another.
