@@ -30,7 +30,7 @@ from aimopt.messages.reason import Reason
 
 INCLUDED = ("elements.h", "elements.inc")  # what the source of a kernel includes
 SECONDS = 120  # a compiler that takes longer is stopped
-SWITCH = "AIMOPT_COMPILE"  # 0 turns compiling off
+SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were compiled earlier
 
 
 class CompiledKernels:
@@ -60,7 +60,8 @@ class CompiledKernels:
         path = self._path(structure)
         compiler = find_compiler()
         if path is None or isinstance(compiler, Reason):
-            self.failures[digest] = compiler if isinstance(compiler, Reason) else Reason("it has no straight-line form")
+            no_form = Reason("it has no straight-line form for this processor")
+            self.failures[digest] = compiler if isinstance(compiler, Reason) else no_form
             return
         # A daemon: a program that ends does not wait for a kernel.
         thread = threading.Thread(target=self._compile, args=(structure, path, compiler), daemon=True)
@@ -74,7 +75,7 @@ class CompiledKernels:
 
     def _path(self, structure: Structure) -> Path | None:
         """Where the kernel of a structure is stored; None if it cannot be compiled."""
-        if self.isa not in ISA_FLAGS or not is_vectorizable(structure):
+        if self.isa not in ISA_FLAGS or not is_vectorizable(structure) or os.environ.get(SWITCH) == "0":
             return None
         texts = [source(structure), *FLAGS, *ISA_FLAGS[self.isa], *(_package_file(name) for name in INCLUDED)]
         return self.folder / f"{sha256(chr(0).join(texts).encode()).hexdigest()[:32]}.so"

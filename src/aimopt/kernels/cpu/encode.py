@@ -73,7 +73,7 @@ class EncodedProgram:
         arithmetic = arithmetic_type(types)
         self.structure = structure_of(program, types, stochastic)
         self.elements = 0  # how many it has stepped, as far as that is counted
-        inputs = {name: i for i, name in enumerate((*program.scalars, LR, SCALE))}
+        inputs = {name: i for i, name in enumerate((*program.scalars, LR, SCALE, *program.inputs))}
         values = [0.0] * len(inputs)
         slot_of: dict[Number, int] = {}
 
@@ -91,7 +91,7 @@ class EncodedProgram:
         results = [i for name, number in program.scalar_results for i in (inputs[name], slot(number))]
         number_slots = [slot(number) for instruction in program.code for number in instruction.numbers] or [0]
         code = list(_with_positions(_with_conversions(program, types, arithmetic, stochastic)))
-        self.lr, self.scale = inputs[LR], inputs[SCALE]
+        self.first_input = inputs[LR]  # then the scale, then the inputs of the program
         self.constants = (ctypes.c_double * len(values))(*values)
         self._arrays = {
             "types": _ints(types),

@@ -36,24 +36,25 @@ class CpuStep:
 
     def run(self, located: LocatedTensors, numbers: StepNumbers) -> int | None:
         """Step the located tensors; return the index of the first one with an invalid step count, or None."""
-        lr = _float(numbers.lr)
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
+        inputs = (_float(numbers.lr), scale, *numbers.inputs)
         for table in located.coverage.tables:
             table.rows[self._gradient_column :: self._row_width] = array("q", table.select(located.grad_addresses))
-            invalid = self._call(table, lr, scale)
+            invalid = self._call(table, inputs)
             if invalid >= 0:
                 return table.members[invalid]
             torch.autograd.graph.increment_version(table.select(located.params))
         return None
 
-    def _call(self, table: AddressTable, lr: float, scale: float) -> int:
+    def _call(self, table: AddressTable, inputs: tuple[float, ...]) -> int:
         encoded = self._encoded.get(table.types)
         if encoded is None:
             encoded = self._encoded[table.types] = EncodedProgram(self.program, table.types, self.stochastic)
             encoded.program.kernel = self.lib.find_kernel(encoded.structure.digest, self.lib.isa)
         if not encoded.program.kernel:
             self._find_kernel(encoded, table)
-        encoded.constants[encoded.lr], encoded.constants[encoded.scale] = lr, scale
+        for slot, value in enumerate(inputs, start=encoded.first_input):
+            encoded.constants[slot] = value
         return int(
             self.lib.step(
                 ctypes.byref(encoded.program),
