@@ -47,7 +47,6 @@ def _lines(structure: Structure) -> Iterator[str]:
     yield "    const T *u = static_cast<const T *>(numbers);"
     count = sum(operation.numbers for operation in structure.code)
     yield from (f"    const T u{k} = u[{k}];" for k in range(count))
-    yield from (f"    const uint32_t key{k} = scramble(key ^ {k}U);" for k in streams if written[k])
     yield "    for (size_t x = begin; x < end; x += kBlock) {"
     yield "        const size_t stop = std::min(x + kBlock, end), ahead = x + kAhead * kBlock;"
     yield "        if (ahead < end) {"
@@ -72,4 +71,7 @@ def _body(structure: Structure) -> Iterator[str]:
         position += count
         yield f"{'T ' if out >= declared else ''}r{out} = {ELEMENT_OPS[op].cpp.format(**operands)};"
         declared = max(declared, out + 1)
-    yield from (f"assign<Stochastic>(s{k}[i], r{k}, key{k}, i);" for k, w in enumerate(structure.written) if w)
+    for k, written in enumerate(structure.written):
+        if written:
+            streams = ", ".join(f"S{j}" for j in range(k + 1))
+            yield f"assign<Stochastic, draw_of<{k}, {streams}>()>(s{k}[i], r{k}, key, i);"

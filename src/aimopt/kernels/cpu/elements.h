@@ -38,4 +38,13 @@ struct Float16 {
     uint16_t bits;
 };
 
+// Which draw the last of these streams takes: the number of 16-bit streams before it.
+template <size_t Last, class... Streams>
+constexpr uint32_t draw_of() {
+    const bool narrow[] = {(sizeof(Streams) == 2)...};
+    uint32_t draw = 0;
+    for (size_t k = 0; k < Last; k++) draw += narrow[k];
+    return draw;
+}
+
 }  // namespace aimopt

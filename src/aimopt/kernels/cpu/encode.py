@@ -125,9 +125,9 @@ def _with_conversions(
         yield Instruction("load", scratch, (k,), ())
     for op, out, registers, numbers in program.code:
         yield Instruction(op, converted.get(out, out), tuple(converted.get(r, r) for r in registers), numbers)
-    for k, scratch in converted.items():
-        if program.streams[k] in program.written:
-            yield Instruction("store_stochastic" if stochastic else "store", k, (scratch,), ())
+    for draw, (k, scratch) in enumerate(converted.items()):
+        if program.streams[k] in program.written:  # the draw is the second operand
+            yield Instruction("store_stochastic" if stochastic else "store", k, (scratch, draw), ())
 
 
 def _with_positions(code: Iterable[Instruction]) -> Iterator[tuple[int, ...]]:
