@@ -43,19 +43,23 @@ def _lines(structure: Structure) -> Iterator[str]:
     yield f"void {_name(structure)}({KERNEL_ARGUMENTS}) {{"
     for k in streams:
         kind = f"S{k}" if written[k] else f"const S{k}"
-        yield f"    {kind} *__restrict s{k} = reinterpret_cast<{kind} *>(streams[{k}]);"
+        yield f"    {kind} *__restrict s{k} = reinterpret_cast<{kind} *>(streams[{k}]) + begin;"
     yield "    const T *u = static_cast<const T *>(numbers);"
     count = sum(operation.numbers for operation in structure.code)
     yield from (f"    const T u{k} = u[{k}];" for k in range(count))
     yield "    for (size_t x = begin; x < end; x += kBlock) {"
-    yield "        const size_t stop = std::min(x + kBlock, end), ahead = x + kAhead * kBlock;"
-    yield "        if (ahead < end) {"
-    yield from (f"            fetch(s{k} + ahead, kBlock * sizeof(S{k}), {str(written[k]).lower()});" for k in streams)
+    yield "        const int n = static_cast<int>(std::min(kBlock, end - x));"
+    yield "        const uint32_t first = static_cast<uint32_t>(x);"
+    yield "        if (x + kAhead * kBlock < end) {"
+    yield from (
+        f"            fetch(s{k} + kAhead * kBlock, kBlock * sizeof *s{k}, {str(written[k]).lower()});" for k in streams
+    )
     yield "        }"
     yield "        AIMOPT_INDEPENDENT"
-    yield "        for (size_t i = x; i < stop; i++) {"
+    yield "        for (int i = 0; i < n; i++) {"
     yield from (f"            {line}" for line in _body(structure))
     yield "        }"
+    yield f"        {', '.join(f's{k} += kBlock' for k in streams)};"
     yield "    }"
     yield "    (void)u, (void)key;"
     yield "}"
@@ -74,4 +78,4 @@ def _body(structure: Structure) -> Iterator[str]:
     for k, written in enumerate(structure.written):
         if written:
             streams = ", ".join(f"S{j}" for j in range(k + 1))
-            yield f"assign<Stochastic, draw_of<{k}, {streams}>()>(s{k}[i], r{k}, key, i);"
+            yield f"assign<Stochastic, draw_of<{k}, {streams}>()>(s{k}[i], r{k}, key, first + i);"
