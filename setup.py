@@ -1,5 +1,6 @@
 """Builds the CPU kernel where there is a C++17 compiler; everything else is in pyproject.toml."""
 
+import runpy
 import sysconfig
 from glob import glob
 
@@ -7,6 +8,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNEL = "aimopt.kernels.cpu.libstep"
+SOURCES = "src/aimopt/kernels/cpu"
+FLAGS = runpy.run_path(f"{SOURCES}/flags.py")["FLAGS"]
 
 
 class BuildKernel(build_ext):
@@ -16,10 +19,7 @@ class BuildKernel(build_ext):
         if self.compiler.compiler_type == "msvc":
             ext.extra_compile_args = ["/std:c++17", "/O2", "/EHsc"]
         else:
-            # No flag for this machine's processor: the instruction set is chosen when the library is loaded. No flag
-            # that lets the compiler round differently in different places.
-            ext.extra_compile_args = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off"]
-            ext.extra_compile_args += ["-fno-math-errno", "-fno-trapping-math", "-pthread"]
+            ext.extra_compile_args = list(FLAGS)
             ext.extra_link_args = ["-pthread"]
         super().build_extension(ext)
 
@@ -30,7 +30,6 @@ class BuildKernel(build_ext):
         return fullname.replace(".", "/") + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".dll")
 
 
-SOURCES = "src/aimopt/kernels/cpu"
 setup(
     ext_modules=[
         Extension(

@@ -16,6 +16,10 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+# Kernels that other tests or programs have compiled do not decide which code a test runs.
+os.environ["AIMOPT_COMPILE"] = "0"
+
+
 @pytest.fixture
 def float64_scalars() -> Iterator[None]:
     """Step counts and the like in float64: as in torch, they are of the default dtype."""

@@ -1,6 +1,7 @@
 """The fused step on CPUs equals the plain one for all kinds of tensors, to the same bits on any number of threads."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import aimopt
-from aimopt import kernels
+from aimopt import AIM, EMA, kernels
 from aimopt.kernels.cpu.library import Library, library
+from aimopt.kernels.program import fuse
+from aimopt.parts.component import State, StepCount
 from optimizer_driver import EXCEPT_MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
 
 Class = Any
@@ -168,6 +171,50 @@ def test_a_learning_rate_may_be_a_tensor_and_may_change(lr: Any) -> None:
             o.step()
             s.step()
     assert_same(flat(params), flat(reference))
+
+
+@pytest.mark.parametrize("name", ["RADAR", "AdamW", "Adan", "NAdam", "Lion", "SGDM", "AdaBelief"])
+def test_a_schedule_of_hyperparameters_makes_one_program_and_changes_no_bit(name: str) -> None:
+    ends = []
+    for scheduled in (True, False):
+        params = parameters(dtype=torch.float32)
+        optimizer = aimopt.create(name, params, lr=0.01, fused=True)
+        for step in range(8):
+            (group,) = optimizer.param_groups
+            if "betas" in group:
+                group["betas"] = (0.8 + 0.01 * step, *group["betas"][1:])
+            for key in {"gamma", "momentum", "ell_ratio"} & group.keys():
+                group[key] = 0.05 + 0.01 * step
+            if not scheduled:
+                optimizer._reset_caches()  # a program of its own for every step
+            before = fuse.cache_info().misses
+            advance(optimizer, params, 1, first=step)
+            if scheduled and step > 1:
+                assert fuse.cache_info().misses == before
+        ends.append(flat(params))
+    assert torch.equal(ends[0], ends[1])
+
+
+@dataclass(frozen=True)
+class Branching(EMA):
+    """A filter that branches on its own decay."""
+
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
+        if self.beta > 0.85:
+            return super().update(state, g, t)
+        return g, g
+
+
+def test_a_part_that_branches_on_a_scheduled_number_is_traced_again() -> None:
+    ends = []
+    for fused in (True, False):
+        params = parameters(dtype=torch.float64)
+        optimizer = AIM(params, 0.01, filter=Branching(), geometry=aimopt.Adaptive(), fused=fused)
+        for step in range(10):
+            optimizer.param_groups[0]["betas"] = (0.8 + 0.01 * step, 0.999)
+            advance(optimizer, params, 1, first=step)
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
 
 
 def test_a_schedule_of_beta1_is_followed() -> None:

@@ -22,7 +22,16 @@ from aimopt.kernels.cpu.library import library
 from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.kernels.memory import CheckedGroup
-from aimopt.kernels.program import Program, ProgramKey, StepNumbers, fuse
+from aimopt.kernels.program import (
+    Field,
+    Program,
+    ProgramKey,
+    StepNumbers,
+    changed_numbers,
+    fuse,
+    inputs_of,
+    with_inputs,
+)
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Parts
 
@@ -69,8 +78,12 @@ def _backend(device_type: str) -> Backend | Reason:
 
 def program_of(parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> Program | Reason:
     """The program of a group's step, or the reason why it has none."""
+    return _fuse(ProgramKey.from_group(parts, group, scaled=scaled))
+
+
+def _fuse(key: ProgramKey) -> Program | Reason:
     try:
-        return fuse(ProgramKey.from_group(parts, group, scaled=scaled))
+        return fuse(key)
     except Exception as error:  # a user's part may raise anything when it gets symbols
         return Reason(str(error))
 
@@ -102,14 +115,26 @@ def reads_found_inf(p: Tensor) -> bool:
     return p.device.type == gpu.DEVICE
 
 
+class _StepKey(NamedTuple):
+    """Everything that a fused step is made for."""
+
+    program: ProgramKey
+    stochastic_rounding: bool
+    device_type: str
+
+
 class FusedGroup:
     """The fused step of one parameter group, reused from step to step."""
 
     def __init__(self) -> None:
         self.reason: Reason | None = None  # why there is no fused step
         self.unreachable: Sequence[int] = ()  # indices of the gathered parameters that the kernel does not step
-        self._made_for: tuple[Any, ...] = ()
+        self._made_for: _StepKey | None = None
+        # The hyperparameters that have changed from step to step; None if they cannot be inputs of the program.
+        self._inputs: frozenset[Field] | None = frozenset()
+        self._input_values: tuple[float, ...] = ()
         self._step: FusedStep | None = None
+        self._step_key: _StepKey | None = None  # of `_step`; equals `_made_for`, but for the inputs
         self._locator: Locator | None = None
         self._located: LocatedTensors | None = None
 
@@ -117,9 +142,9 @@ class FusedGroup:
         """Locate the parameters that a kernel can step; the others are `unreachable`."""
         group, parts, params = checked.gathered.group, checked.gathered.parts, checked.gathered.params
         device_type = params[0].device.type
-        key = ProgramKey.from_group(parts, group, scaled=scaled), group["stochastic_rounding"], device_type
+        key = _StepKey(ProgramKey.from_group(parts, group, scaled=scaled), group["stochastic_rounding"], device_type)
         if self._made_for != key:
-            self._step = self._make_step(parts, group, scaled, device_type)
+            self._adapt(key)
             self._made_for = key
         if self._step is None or self._locator is None:
             self.unreachable = range(len(params))
@@ -127,19 +152,32 @@ class FusedGroup:
             self._located = self._locator.locate(checked)
             self.unreachable = self._located.coverage.unreachable
 
-    def _make_step(self, parts: Parts, group: dict[str, Any], scaled: bool, device_type: str) -> FusedStep | None:
+    def _adapt(self, key: "_StepKey") -> None:
+        """Make a step for this key. Hyperparameters that a schedule changes become inputs of the program."""
+        parts, general = key.program.parts, key
+        if self._made_for is not None and self._inputs is not None and key.device_type == cpu.DEVICE:
+            self._inputs |= changed_numbers(self._made_for.program.parts, parts)
+            general = key._replace(program=key.program._replace(parts=with_inputs(parts, self._inputs)))
+            if self._inputs and isinstance(_fuse(general.program), Reason):  # a part branches on one of them
+                self._inputs, general = None, key
+        if general != self._step_key:
+            self._step, self._step_key = self._make_step(general), general
+        inputs = inputs_of(general.program.parts)
+        self._input_values = tuple(getattr(getattr(parts, axis), name) for axis, name in inputs)
+
+    def _make_step(self, key: "_StepKey") -> FusedStep | None:
         self.reason = None
-        program, backend = program_of(parts, group, scaled=scaled), _backend(device_type)
+        program, backend = _fuse(key.program), _backend(key.device_type)
         if isinstance(program, Reason):
             self.reason = program
             return None
         if isinstance(backend, Reason):
             self.reason = backend
             return None
-        locator = Locator(program, ("step", *parts.buffers()), backend.device_type)
+        locator = Locator(program, ("step", *key.program.parts.buffers()), backend.device_type)
         if locator != self._locator:  # a schedule of a hyperparameter changes the program, not the tensors
             self._locator = locator
-        return backend.make_step(program, group["stochastic_rounding"])
+        return backend.make_step(program, key.stochastic_rounding)
 
     def run(self, lr: float | Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> int | None:
         """Step the located parameters; return the gathered index of one with an invalid step count, or None."""
@@ -147,7 +185,8 @@ class FusedGroup:
         self.release_tensors()
         if self._step is None or located is None:
             return None
-        invalid = self._step.run(located.with_ordered_gradients(), StepNumbers(lr, grad_scale, found_inf))
+        numbers = StepNumbers(lr, grad_scale, found_inf, self._input_values)
+        invalid = self._step.run(located.with_ordered_gradients(), numbers)
         return None if invalid is None else located.snapshot.plain_indices[invalid]
 
     def release_tensors(self) -> None:

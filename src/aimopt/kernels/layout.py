@@ -136,7 +136,8 @@ OPERANDS, NUMBERS = "abc", "st"
 ELEMENT_CODES = {name: code for code, name in enumerate((*ELEMENT_OPS, *MEMORY_OPS))}
 UNIFORM_CODES = {name: code for code, name in enumerate(UNIFORM_OPS)}
 
-# Structures of the CPU kernel. Members of an instruction are 32-bit integers: out = op(a, b, c; s, t).
+# Structures of the CPU kernel. Members of an instruction are 32-bit integers: out = op(a, b, c; s, t), with registers
+# a, b, c and positions s, t in the numbers of the code.
 INSTRUCTION = ("op", "out", *OPERANDS, *NUMBERS)
 UNIFORM_INSTRUCTION = ("op", "out", *OPERANDS)
 PROGRAM_COUNTS = {
@@ -144,6 +145,7 @@ PROGRAM_COUNTS = {
     "streams": "registers below this are memory, the others are scratch",
     "scratch": "scratch registers",
     "instructions": "entries of `code`",
+    "numbers": "entries of `number_slots`",
     "uniforms": "entries of `constants`",
     "uniform_instructions": "entries of `uniform_code`",
     "results": "pairs in `result`",
@@ -151,13 +153,19 @@ PROGRAM_COUNTS = {
 PROGRAM_ARRAYS = {
     "types": ("int32_t", "the type of each stream"),
     "written": ("int32_t", "whether each stream is written"),
+    "kernel": ("void", "a Kernel, which is straight-line code for `code`; null if the interpreter is to run it"),
     "code": ("Instruction", "once per block of elements"),
+    "number_slots": ("int32_t", "the uniform that each number of `code` is, in the order of their use"),
     "uniform_code": ("UniformInstruction", "once per tensor"),
     "result": ("int32_t", "pairs: a scalar input, and the uniform that it becomes"),
     "constants": ("double", "the uniforms before the program runs; the scalar inputs come first"),
 }
 MAX_REGISTERS = 64
 INSTRUCTION_SETS = {"baseline": "baseline", "avx2": "AVX2", "avx512": "AVX-512", "neon": "NEON"}
+
+# The arguments of a kernel, which steps the elements [begin, end) of one tensor. `numbers` have the type of the
+# arithmetic; `key` is the tensor's, for random numbers.
+KERNEL_ARGUMENTS = "char *const *streams, const void *numbers, uint32_t key, size_t begin, size_t end"
 
 
 class Function(NamedTuple):
@@ -172,6 +180,8 @@ FUNCTIONS = {
     "layout": Function("const char *"),  # the fingerprint of the contracts that it was built from
     "best_isa": Function("int32_t"),  # a position in INSTRUCTION_SETS
     "shares_torch_threads": Function("int32_t"),
+    # The straight-line code of a program that was compiled into the library, or null.
+    "find_kernel": Function("const void *", (("uint64_t", "digest"), ("int32_t", "isa"))),
     # Step the tensors of an address table. The result is -1, or the first row with an invalid step count.
     "step": Function(
         "int64_t",

@@ -12,7 +12,9 @@ The numbers (A, B, c, …) are expressions of the step count and the learning ra
 any optimizer is stated here: every element-wise component has a program, also one that a user wrote.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
+from dataclasses import fields
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -26,6 +28,8 @@ from aimopt.parts.component import Parts
 from aimopt.step.move import GROUP_KEYS, Move
 
 STEP, LR, SCALE = "step", "lr", "grad_scale"
+INPUT = "(an input)"  # in a part, instead of the value of a hyperparameter
+Field = tuple[str, str]  # of a part: its axis, its name
 
 
 class Instruction(NamedTuple):
@@ -47,6 +51,7 @@ class Program(NamedTuple):
     code: tuple[Instruction, ...]
     uniforms: tuple[Node, ...]  # the computed numbers, each one after its operands
     scalar_results: tuple[tuple[str, Number], ...]  # the new value of each scalar buffer
+    inputs: tuple[str, ...] = ()  # the hyperparameters that are passed at every step
 
 
 class StepNumbers(NamedTuple):
@@ -55,6 +60,7 @@ class StepNumbers(NamedTuple):
     lr: float | Tensor
     scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
     found_inf: Tensor | None = None  # a GradScaler's: nonzero skips the step, which only the device knows
+    inputs: tuple[float, ...] = ()  # the values of the program's inputs
 
 
 _values_of = itemgetter(*GROUP_KEYS)
@@ -73,12 +79,37 @@ class ProgramKey(NamedTuple):
         return cls(parts, _values_of(group), scaled)
 
 
+def changed_numbers(before: Parts, after: Parts) -> frozenset[Field]:
+    """The hyperparameters that a schedule has changed: numbers of the same parts."""
+    if list(map(type, before)) != list(map(type, after)):
+        return frozenset()
+    pairs = [(a, b, f.name) for a, b in zip(before, after, strict=True) for f in fields(a)]
+    changed = [(a.axis, name) for a, b, name in pairs if getattr(a, name) != getattr(b, name)]
+    return frozenset((axis, name) for axis, name in changed if type(getattr(getattr(after, axis), name)) is float)
+
+
+def with_inputs(parts: Parts, inputs: Collection[Field], value_of: Callable[[Field], Any] = lambda _: INPUT) -> Parts:
+    """The parts, with another value for each of these hyperparameters that they have; it need not be a number."""
+    copies = parts._replace(**{axis: copy(getattr(parts, axis)) for axis, _ in inputs})
+    for axis, name in inputs:
+        if hasattr(getattr(copies, axis), name):
+            object.__setattr__(getattr(copies, axis), name, value_of((axis, name)))  # its class would refuse the value
+    return copies
+
+
+def inputs_of(parts: Parts) -> list[Field]:
+    """The hyperparameters that are inputs, in the order of the program's inputs."""
+    return [(part.axis, f.name) for part in parts for f in fields(part) if getattr(part, f.name) is INPUT]
+
+
 @lru_cache(maxsize=1024)
 def fuse(key: ProgramKey) -> Program:
     """The program of a step; raises `Untraceable` if it has none."""
     if key.parts.correction.evaluates_again:
         raise Untraceable(f"{type(key.parts.correction).__name__} evaluates the closure more than once per step")
-    graph, buffers = Graph(), key.parts.buffers()
+    graph, inputs = Graph(), inputs_of(key.parts)
+    parts = with_inputs(key.parts, inputs, lambda field: graph.number(".".join(field)))
+    buffers = parts.buffers()
     scalars = [name for name, initial in buffers.items() if initial.scalar]
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
@@ -86,7 +117,7 @@ def fuse(key: ProgramKey) -> Program:
     raw = g / graph.number(SCALE) if key.scaled else g
     raw.node()  # unscale before any other arithmetic: the square of a large scale overflows
     # A `Symbol` behaves like a tensor in the arithmetic of a move.
-    Move(key.parts, group, cast(Tensor, p), cast(Tensor, raw), cast(dict[str, Tensor], state), cast(float, t)).go()
+    Move(parts, group, cast(Tensor, p), cast(Tensor, raw), cast(dict[str, Tensor], state), cast(float, t)).go()
     after = {"param": p, **{name: state[name] for name in buffers if name not in scalars}}
     streams = (*after, "grad")
     code, scratch = _schedule(graph, streams, [symbol.node() for symbol in after.values()])
@@ -100,6 +131,7 @@ def fuse(key: ProgramKey) -> Program:
         code,
         tuple(n for n in _operands_first(numbers) if n.op != "number"),
         results,
+        tuple(map(".".join, inputs)),
     )
 
 

@@ -128,14 +128,16 @@ class Bucket(NamedTuple):
 
     def store_state(self, move: Move) -> None:
         """Write the state back, if the move worked on a copy in higher precision."""
-        tensors = [name for name, initial in self.parts.buffers().items() if not initial.scalar]
-        for salt, name in enumerate(tensors, start=1):
-            self._store(salt, [s[name] for s in self.states], move.state[name])
+        draw = int(self.params[0].dtype in LOW_PRECISION)
+        for name in (name for name, initial in self.parts.buffers().items() if not initial.scalar):
+            targets = [s[name] for s in self.states]
+            self._store(draw, targets, move.state[name])
+            draw += targets[0].dtype in LOW_PRECISION
 
-    def _store(self, salt: int, targets: Sequence[Tensor], result: Any) -> None:
+    def _store(self, draw: int, targets: Sequence[Tensor], result: Any) -> None:
         stochastic = self.group["stochastic_rounding"] and not self.group["differentiable"]
         counts = self.t.items if isinstance(self.t, TensorList) else [self.t] * len(targets)
         results = result.items if self.as_list else [result]
         for target, x, t, rank in zip(targets, results, counts, self.ranks, strict=True):
             if target.dtype in LOW_PRECISION:
-                target.copy_(round_stochastically(x, target.dtype, t, rank, salt) if stochastic else x)
+                target.copy_(round_stochastically(x, target.dtype, t, rank, draw) if stochastic else x)

@@ -3,10 +3,11 @@
 A bfloat16 parameter near 1 moves in steps of 1/128. Rounded to the nearest value, an update of 1/1000 is lost every
 time. Rounded up or down at random, with a probability that grows with nearness, it is preserved on average. For example
 
-    round_stochastically(x, torch.bfloat16, t=1, rank=0, salt=0)
+    round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`), the buffer (`salt`) and the element. So a run
-is reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits.
+The random bits are a hash of the step, the parameter's position (`rank`) and the element. A hash has 32 bits, and a
+draw takes 16: `draw` counts the 16-bit tensors of a parameter, itself first, and two of them share a hash. So a run is
+reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits.
 """
 
 from typing import Any
@@ -19,13 +20,14 @@ from aimopt.parts.tensor_list import LOW_PRECISION
 _UNSIGNED = 0xFFFFFFFF
 
 
-def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, salt: int) -> Tensor:
+def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
-    key = _scramble(_scramble(_scramble(step) ^ rank) ^ salt)
+    key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
     element = torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())  # its position in memory
-    random = (_scramble((element & _UNSIGNED) ^ key) >> 16).to(torch.int32)
+    hashed = _scramble((element & _UNSIGNED) ^ key)
+    random = (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
         rounded = ((bits + random) & ~0xFFFF).view(torch.float32)

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "4c5d7ced8da45db6"
+#define AIMOPT_LAYOUT "1e65b13ffd2dd983"
 
 namespace aimopt {
 
@@ -70,7 +70,7 @@ enum class UniformOp : int32_t {
 enum class Isa : int32_t { baseline, avx2, avx512, neon };
 constexpr size_t kMaxRegisters = 64;
 
-// out = op(a, b, c; s, t): a, b, c are registers, s and t are uniforms.
+// out = op(a, b, c; s, t): a, b, c are registers, s and t are positions in the numbers of the code.
 struct Instruction {
     int32_t op, out, a, b, c, s, t;
 };
@@ -78,17 +78,23 @@ struct UniformInstruction {
     int32_t op, out, a, b, c;
 };
 
+// Steps the elements [begin, end) of one tensor.
+using Kernel = void (*)(char *const *streams, const void *numbers, uint32_t key, size_t begin, size_t end);
+
 struct Program {
     int32_t arithmetic;  // the type of the arithmetic: float32 or float64
     int32_t streams;  // registers below this are memory, the others are scratch
     int32_t scratch;  // scratch registers
     int32_t instructions;  // entries of `code`
+    int32_t numbers;  // entries of `number_slots`
     int32_t uniforms;  // entries of `constants`
     int32_t uniform_instructions;  // entries of `uniform_code`
     int32_t results;  // pairs in `result`
     const int32_t *types;  // the type of each stream
     const int32_t *written;  // whether each stream is written
+    const void *kernel;  // a Kernel, which is straight-line code for `code`; null if the interpreter is to run it
     const Instruction *code;  // once per block of elements
+    const int32_t *number_slots;  // the uniform that each number of `code` is, in the order of their use
     const UniformInstruction *uniform_code;  // once per tensor
     const int32_t *result;  // pairs: a scalar input, and the uniform that it becomes
     const double *constants;  // the uniforms before the program runs; the scalar inputs come first
@@ -121,6 +127,7 @@ enum class Comparison : int32_t { changed, unchanged, overlapping };
 AIMOPT_API const char *aimopt_layout();
 AIMOPT_API int32_t aimopt_best_isa();
 AIMOPT_API int32_t aimopt_shares_torch_threads();
+AIMOPT_API const void *aimopt_find_kernel(uint64_t digest, int32_t isa);
 AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads);
 AIMOPT_API void aimopt_stream(const int64_t *table, int64_t tensors, int32_t streams, int32_t threads);
 AIMOPT_API int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors, int64_t count, int64_t *record, int64_t room);

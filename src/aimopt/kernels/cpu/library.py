@@ -5,6 +5,7 @@ torch_functions()      the functions of torch's stable C interface that describe
 """
 
 import ctypes
+import os
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 
 from aimopt.kernels.cpu.header import fingerprint
 from aimopt.kernels.cpu.trust import why_untrusted
-from aimopt.kernels.layout import FUNCTIONS, TORCH_FUNCTIONS
+from aimopt.kernels.layout import FUNCTIONS, INSTRUCTION_SETS, TORCH_FUNCTIONS
 from aimopt.messages.reason import Reason
+
+ISA_VARIABLE = "AIMOPT_ISA"  # the environment variable that chooses the instruction set
 
 
 class Library(NamedTuple):
@@ -23,9 +26,10 @@ class Library(NamedTuple):
 
     step: Any
     stream: Any
+    find_kernel: Any
     memory_record: Any
     memory_compare: Any
-    isa: int  # the best instruction set of this processor: a position in `INSTRUCTION_SETS`
+    isa: int  # the instruction set in use: a position in `INSTRUCTION_SETS`
     shares_threads: bool
 
 
@@ -46,11 +50,22 @@ def library() -> Library | Reason:
     return Library(
         _function(loaded, "step"),
         _function(loaded, "stream"),
+        _function(loaded, "find_kernel"),
         _function(loaded, "memory_record"),
         _function(loaded, "memory_compare"),
-        _function(loaded, "best_isa")(),
+        _chosen_isa(_function(loaded, "best_isa")()),
         bool(_function(loaded, "shares_torch_threads")()),
     )
+
+
+def _chosen_isa(best: int) -> int:
+    """The instruction set that AIMOPT_ISA names, else the best one of this processor."""
+    names = list(INSTRUCTION_SETS)
+    usable = [names[best]] if names[best] == "neon" else names[: best + 1]
+    chosen = os.environ.get(ISA_VARIABLE) or names[best]
+    if chosen not in usable:
+        raise ValueError(f"{ISA_VARIABLE} must be one of {', '.join(usable)} on this processor, got {chosen!r}")
+    return names.index(chosen)
 
 
 def _layout_of(loaded: ctypes.CDLL) -> str | None:
@@ -58,7 +73,14 @@ def _layout_of(loaded: ctypes.CDLL) -> str | None:
     return _function(loaded, "layout")().decode() if hasattr(loaded, "aimopt_layout") else None
 
 
-_CTYPES = {"void": None, "const char *": ctypes.c_char_p, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
+_CTYPES = {
+    "void": None,
+    "const char *": ctypes.c_char_p,
+    "const void *": ctypes.c_void_p,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+}
 
 
 def _function(loaded: ctypes.CDLL, name: str) -> Any:

@@ -7,15 +7,17 @@
 // Plain C++17 and a C interface: no header of Python or torch is needed, and one build works with every version of
 // both. The structures that Python fills in are in `layout.h`.
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "elements.h"
 #include "layout.h"
 #include "threads.h"
+
+#if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
+#define AIMOPT_X86 1
+#else
+#define AIMOPT_X86 0
+#endif
 
 namespace aimopt {
 
@@ -25,37 +27,28 @@ struct Item {
     const int64_t *addresses;
 };
 
-constexpr size_t kBlock = 128;  // elements; 64 to 128 measured fastest, since the next block's loads overlap this one
-constexpr size_t kAhead = 4;    // how many blocks ahead the prefetches are
-
-// A 32-bit hash (Wellons' lowbias32). Random bits depend only on the step, the tensor, the stream and the element.
-inline uint32_t scramble(uint32_t x) {
-    x ^= x >> 16;
-    x *= 0x7feb352dU;
-    x ^= x >> 15;
-    x *= 0x846ca68bU;
-    return x ^ (x >> 16);
-}
-
-template <class To, class From>
-inline To bits_of(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
-    To to;
-    std::memcpy(&to, &from, sizeof to);
-    return to;
-}
-
 template <class T>
-using BlockRunner = void (*)(const Program &, char *const *streams, const T *uniform, uint32_t key, size_t begin,
+using Interpreter = void (*)(const Program &, char *const *streams, const T *numbers, uint32_t key, size_t begin,
                              size_t end);
 
-// The interpreter, compiled once per instruction set.
+// A kernel that was compiled into the library, and the digest of the program that it is for.
+struct CompiledKernel {
+    uint64_t digest;
+    Kernel kernel;
+};
+
+// The interpreter and the kernels, compiled once per instruction set. Old processors get the interpreter alone.
 namespace baseline {
+#include "elements.inc"
 #include "interpreter.inc"
+#if !AIMOPT_X86 && (defined(__GNUC__) || defined(__clang__))
+#include "kernels.inc"
+#else
+constexpr CompiledKernel kKernels[] = {{0, nullptr}};
+#endif
 }
 
-#if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
-#define AIMOPT_X86 1
+#if AIMOPT_X86
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
@@ -64,7 +57,9 @@ namespace baseline {
 #endif
 #define AIMOPT_FMA 1
 namespace avx2 {
+#include "elements.inc"
 #include "interpreter.inc"
+#include "kernels.inc"
 }
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -75,7 +70,9 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
 #endif
 namespace avx512 {
+#include "elements.inc"
 #include "interpreter.inc"
+#include "kernels.inc"
 }
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -85,7 +82,7 @@ namespace avx512 {
 #endif
 
 Isa best_isa() {
-#ifdef AIMOPT_X86
+#if AIMOPT_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
@@ -99,13 +96,29 @@ Isa best_isa() {
 }
 
 template <class T>
-BlockRunner<T> runner(Isa isa) {
-#ifdef AIMOPT_X86
+Interpreter<T> interpreter(Isa isa) {
+#if AIMOPT_X86
     if (isa == Isa::avx512) return avx512::run_blocks<T>;
     if (isa == Isa::avx2) return avx2::run_blocks<T>;
 #endif
     (void)isa;
     return baseline::run_blocks<T>;
+}
+
+template <size_t N>
+Kernel find(const CompiledKernel (&kernels)[N], uint64_t digest) {
+    for (const CompiledKernel &compiled : kernels)
+        if (compiled.digest == digest) return compiled.kernel;
+    return nullptr;
+}
+
+Kernel find_kernel(uint64_t digest, Isa isa) {
+#if AIMOPT_X86
+    if (isa == Isa::avx512) return find(avx512::kKernels, digest);
+    if (isa == Isa::avx2) return find(avx2::kKernels, digest);
+#endif
+    (void)isa;
+    return find(baseline::kKernels, digest);
 }
 
 double evaluate(UniformOp op, double a, double b, double c) {
@@ -124,16 +137,16 @@ void run_uniforms(const Program &program, double *uniform) {
     }
 }
 
-// The data that all threads of one step share: the tensors end to end, and the uniforms of each.
+// The data that all threads of one step share: the tensors end to end, and the numbers of each.
 template <class T>
 struct Job {
     const Program &program;
     const std::vector<Item> &items;
     const std::vector<int64_t> &ends;        // of each tensor, in elements from the first
-    const std::vector<size_t> &uniform_of;   // where each tensor's uniforms begin
-    const std::vector<T> &uniforms;
+    const std::vector<size_t> &numbers_of;   // where each tensor's numbers begin
+    const std::vector<T> &numbers;
     const std::vector<uint32_t> &keys;
-    BlockRunner<T> run;
+    Interpreter<T> interpret;
     int threads;
 
     // The share of one thread. It may begin and end anywhere: an element's result does not depend on its block.
@@ -150,7 +163,10 @@ struct Job {
             char *streams[kMaxRegisters];
             for (int32_t k = 0; k < job.program.streams; k++)
                 streams[k] = reinterpret_cast<char *>(job.items[i].addresses[k]);
-            job.run(job.program, streams, job.uniforms.data() + job.uniform_of[i], job.keys[i], begin - first, stop - first);
+            const T *numbers = job.numbers.data() + job.numbers_of[i];
+            const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(job.program.kernel));
+            if (kernel) kernel(streams, numbers, job.keys[i], begin - first, stop - first);
+            else job.interpret(job.program, streams, numbers, job.keys[i], begin - first, stop - first);
             begin = stop;
         }
     }
@@ -177,9 +193,9 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
     const size_t n = program.uniforms;
     std::vector<Item> items(tensors);
     std::vector<int64_t> ends(tensors);
-    std::vector<size_t> uniform_of(tensors);
+    std::vector<size_t> numbers_of(tensors);
     std::vector<uint32_t> keys(tensors);
-    std::vector<T> uniforms;
+    std::vector<T> numbers;
     std::vector<double> inputs(scalars), last(scalars), uniform(program.constants, program.constants + n);
     int64_t total = 0;
     for (int64_t i = 0; i < tensors; i++)
@@ -194,10 +210,11 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
             std::copy(program.constants, program.constants + n, uniform.begin());
             std::copy(inputs.begin(), inputs.end(), uniform.begin());
             run_uniforms(program, uniform.data());
-            for (double u : uniform) uniforms.push_back(static_cast<T>(u));
+            for (int32_t k = 0; k < program.numbers; k++)
+                numbers.push_back(static_cast<T>(uniform[program.number_slots[k]]));
             last = inputs;
         }
-        uniform_of[i] = uniforms.size() - n;
+        numbers_of[i] = numbers.size() - program.numbers;
         const uint32_t count = static_cast<uint32_t>(static_cast<int64_t>(inputs[0]));
         keys[i] = scramble(scramble(count) ^ static_cast<uint32_t>(row[kRowRank]));
         write_scalar(scalar[0], Type(scalar_types[0]), inputs[0]);
@@ -209,7 +226,7 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
     if (total == 0) return -1;
     // Either all threads of the pool or this thread alone: a pool would be rebuilt for another number of threads.
     if (total < 16384) threads = 1;
-    Job<T> job{program, items, ends, uniform_of, uniforms, keys, runner<T>(isa), threads};
+    Job<T> job{program, items, ends, numbers_of, numbers, keys, interpreter<T>(isa), threads};
     run_parallel(Job<T>::work, &job, threads);
     return -1;
 }
@@ -218,6 +235,9 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
 
 const char *aimopt_layout() { return AIMOPT_LAYOUT; }
 int32_t aimopt_best_isa() { return static_cast<int32_t>(aimopt::best_isa()); }
+const void *aimopt_find_kernel(uint64_t digest, int32_t isa) {
+    return reinterpret_cast<const void *>(aimopt::find_kernel(digest, aimopt::Isa(isa)));
+}
 int32_t aimopt_shares_torch_threads() { return aimopt::shares_threads(); }
 
 int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types,

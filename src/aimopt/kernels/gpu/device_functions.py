@@ -90,9 +90,10 @@ def to_nearest(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def round_stochastically(x, dtype: tl.constexpr, key, element):
+def round_stochastically(x, dtype: tl.constexpr, key, low_half: tl.constexpr, element):
     """The function of this name in `step/precision.py`, to the same bits."""
-    random = scramble(element.to(tl.uint32) ^ key) >> 16
+    hashed = scramble(element.to(tl.uint32) ^ key)
+    random = hashed & 0xFFFF if low_half else hashed >> 16
     bits = x.to(tl.uint32, bitcast=True)
     magnitude = tl.abs(x)
     if dtype == tl.bfloat16:

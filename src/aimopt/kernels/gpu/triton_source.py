@@ -49,7 +49,8 @@ class _Printer:
         self.scalars = {name: f"{_identifier(name)}_{k}" for k, name in enumerate(program.scalars)}
         self.passed_uniforms = passed_uniforms(program)
         self.written = [k for k, name in enumerate(program.streams) if name in program.written]
-        self.stochastic_streams = [k for k in self.written if stochastic and self.types[k] != self.arithmetic]
+        narrow = [k for k, kind in enumerate(self.types) if kind != self.arithmetic]
+        self.draws = {k: draw for draw, k in enumerate(narrow) if stochastic and k in self.written}
         self.row = RowLayout(len(scalar_types), len(types))
         self.width = self.row.width - 1  # the addresses of gradients have their own array
         self.constants = constants(program)
@@ -92,7 +93,7 @@ class _Printer:
         for k, number in enumerate(self.passed_uniforms):
             target = f"uniforms + tensor * {len(self.passed_uniforms)} + {k}"
             yield f"    tl.store({target}, {self.number(number)}.to({self.arithmetic}), valid)"
-        if self.stochastic_streams:
+        if self.draws:
             yield f"    rank = tl.load(row + {self.row.RANK}, valid, 0).to(tl.uint32)"
             yield f"    tl.store(keys + tensor, scramble(scramble({step}.to(tl.int64).to(tl.uint32)) ^ rank), valid)"
         yield "    stepped = tensor < tl.where(tl.load(found_inf) == 0, tensors, 0)"
@@ -119,9 +120,8 @@ class _Printer:
             yield f"    {name}_pointer = tl.multiple_of({name}_pointer, {ALIGNMENT} if WHOLE else 1)"
         for k, number in enumerate(self.passed_uniforms):
             yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.passed_uniforms)} + {k})"
-        for k in self.stochastic_streams:
-            key = "tl.load(keys + tensor).to(tl.uint32, bitcast=True)"
-            yield f"    {self.streams[k]}_key = scramble({key} ^ {k})"
+        for half in sorted({draw // 2 for draw in self.draws.values()}):
+            yield f"    key_{half} = scramble(tl.load(keys + tensor).to(tl.uint32, bitcast=True) ^ {half})"
         yield "    for start in range(begin, end, BLOCK):"
         yield "        element = start + tl.arange(0, BLOCK)"
         yield "        inside = element < numel"
@@ -139,8 +139,9 @@ class _Printer:
             yield f"{self.register(out)} = {ELEMENT_OPS[op].triton.format(**operands, T=self.arithmetic)}"
         for k in self.written:
             name = value = self.streams[k]
-            if k in self.stochastic_streams:
-                value = f"round_stochastically({name}, {self.types[k]}, {name}_key, element)"
+            if k in self.draws:
+                draw = self.draws[k]
+                value = f"round_stochastically({name}, {self.types[k]}, key_{draw // 2}, {draw % 2 == 1}, element)"
             elif self.types[k] != self.arithmetic:
                 value = f"to_nearest({name}, {self.types[k]})"
             yield f"tl.store({name}_pointer + element, {value}, inside)"

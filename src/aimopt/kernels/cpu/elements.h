@@ -1,0 +1,50 @@
+// What kernels of all instruction sets share: the size of a block, and random numbers.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace aimopt {
+
+constexpr size_t kBlock = 128;  // elements; 64 to 128 measured fastest, since the next block's loads overlap this one
+constexpr size_t kAhead = 4;    // how many blocks ahead the prefetches are
+
+// A 32-bit hash (Wellons' lowbias32). Random bits depend only on the step, the tensor, the stream and the element.
+inline uint32_t scramble(uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x7feb352dU;
+    x ^= x >> 15;
+    x *= 0x846ca68bU;
+    return x ^ (x >> 16);
+}
+
+template <class To, class From>
+inline To bits_of(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// Elements of 16-bit streams.
+struct BFloat16 {
+    uint16_t bits;
+};
+struct Float16 {
+    uint16_t bits;
+};
+
+// Which draw the last of these streams takes: the number of 16-bit streams before it.
+template <size_t Last, class... Streams>
+constexpr uint32_t draw_of() {
+    const bool narrow[] = {(sizeof(Streams) == 2)...};
+    uint32_t draw = 0;
+    for (size_t k = 0; k < Last; k++) draw += narrow[k];
+    return draw;
+}
+
+}  // namespace aimopt

@@ -1,0 +1,28 @@
+"""The compiler's flags. `setup.py` reads them for the library, and `compiled.py` for kernels that it compiles later."""
+
+# No flag for this machine's processor: the instruction set is chosen when the library is loaded. No flag that lets the
+# compiler round differently in different places.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-pthread",
+)
+# The flags with which one kernel is compiled as the library's are by its pragmas, by instruction set.
+ISA_FLAGS = {
+    "avx2": ("-mavx2", "-mfma", "-DAIMOPT_FMA=1"),
+    "avx512": (
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+        "-DAIMOPT_FMA=1",
+    ),
+    "neon": (),
+}

@@ -1,0 +1,266 @@
+"""Straight-line kernels compute the same bits as the interpreter, and are really used."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import aimopt
+from aimopt import AIM, EMA
+from aimopt.kernels.cpu import compiled, launch
+from aimopt.kernels.cpu.compiled import CompiledKernels, find_compiler
+from aimopt.kernels.cpu.library import Library, library
+from aimopt.kernels.layout import INSTRUCTION_SETS
+from aimopt.optimizers import precompiled
+from aimopt.parts.component import Geometry, State, StepCount
+from optimizer_driver import NEEDS_MATRICES
+
+SIZES = ((1000,), (1,), (7, 19), (0,), (128,), (3,))
+ISAS = [*INSTRUCTION_SETS][: library().isa + 1] if isinstance(library(), Library) else []  # type: ignore[union-attr]
+
+
+def parameters(dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(size, generator=generator).to(dtype).requires_grad_() for size in SIZES]
+
+
+def end_of_run(make: Any, dtype: torch.dtype, steps: int = 4) -> tuple[list[Tensor], AIM]:
+    params = parameters(dtype)
+    optimizer = make(params)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(steps):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(dtype)
+        optimizer.step()
+    tensors = [*params, *(x for p in params for x in optimizer.state[p].values())]
+    return [x.detach().clone() for x in tensors], optimizer
+
+
+def kernels_in_use(optimizer: AIM) -> list[bool]:
+    """Per program that was run: whether its last step was made by a straight-line kernel."""
+    steps = [group._step for group in optimizer._fused_groups.values()]
+    return [bool(e.program.kernel) for step in steps for e in step._encoded.values()]  # type: ignore[union-attr]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    lib = library()
+    assert isinstance(lib, Library)
+    monkeypatch.setattr(launch, "library", lambda: lib._replace(**changes))
+
+
+NAMES = [name for name in aimopt.available() if name not in NEEDS_MATRICES]
+KINDS: list[tuple[torch.dtype, dict[str, Any]]] = [
+    (torch.float32, {}),
+    (torch.float64, {}),
+    (torch.bfloat16, {}),
+    (torch.float16, {}),
+    (torch.float32, {"state_dtype": "bfloat16"}),
+    (torch.bfloat16, {"state_dtype": "bfloat16"}),
+]
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "baseline"])
+@pytest.mark.parametrize(("dtype", "options"), KINDS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_computes_the_bits_of_the_interpreter(
+    name: str, dtype: torch.dtype, options: dict[str, Any], isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for decay in (0.0, 0.1):
+
+        def make(params: list[Tensor], decay: float = decay) -> AIM:
+            return aimopt.create(name, params, lr=0.01, weight_decay=decay, fused=True, **options)
+
+        use(monkeypatch, isa=[*INSTRUCTION_SETS].index(isa))
+        ours, optimizer = end_of_run(make, dtype)
+        assert kernels_in_use(optimizer) == [True]
+        use(monkeypatch, isa=[*INSTRUCTION_SETS].index(isa), find_kernel=lambda digest, isa: None)
+        interpreted, optimizer = end_of_run(make, dtype)
+        assert kernels_in_use(optimizer) == [False]
+        assert all(map(torch.equal, ours, interpreted))
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
+    def make(params: list[Tensor]) -> AIM:
+        return aimopt.RADAR(params, lr=0.01, fused=True)
+
+    threads, ends = torch.get_num_threads(), []
+    big = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        p = big.to(torch.bfloat16).requires_grad_()
+        optimizer = make([p])
+        p.grad = p.detach() * 0.5
+        optimizer.step()
+        assert kernels_in_use(optimizer) == [True]
+        ends.append(p.detach().clone())
+    torch.set_num_threads(threads)
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def test_the_generated_file_is_that_of_the_optimizers() -> None:
+    assert precompiled.FILE.read_text(encoding="utf-8") == precompiled.text(), (
+        "run: python -m aimopt.optimizers.precompiled, and rebuild with python setup.py build_ext --inplace"
+    )
+
+
+def test_the_library_has_every_generated_kernel_for_every_instruction_set() -> None:
+    lib = library()
+    assert isinstance(lib, Library)
+    structures = precompiled.structures()
+    assert len(structures) > 100
+    for isa in ISAS:
+        found = [lib.find_kernel(structure.digest, [*INSTRUCTION_SETS].index(isa)) for structure in structures]
+        assert all(found) == (isa != "baseline"), isa
+    assert lib.find_kernel(12345, lib.isa) is None
+
+
+@dataclass(frozen=True)
+class Quartic(Geometry):
+    """A geometry that the package does not have."""
+
+    floor: float = 0.1
+    linear = True
+
+    def buffers(self) -> dict[str, Any]:
+        return {"fourth": torch.zeros_like}
+
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
+        return state["fourth"].mul_(0.9).addcmul_(g * g, g * g, value=0.1)
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        assert metric is not None
+        return x / (metric.sqrt().sqrt() + self.floor)
+
+
+def own(params: list[Tensor]) -> AIM:
+    return AIM(params, 0.01, filter=EMA(), geometry=Quartic(), weight_decay=0.1, fused=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of compiled kernels; a program is compiled at its second step."""
+    monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path))
+    monkeypatch.delenv("AIMOPT_COMPILE", raising=False)
+    monkeypatch.setattr(launch, "HOT", 2 * sum(torch.Size(size).numel() for size in SIZES))
+    compiled.compiled_kernels.cache_clear()
+    find_compiler.cache_clear()
+    yield tmp_path / "kernels"
+    compiled.compiled_kernels.cache_clear()
+    find_compiler.cache_clear()
+
+
+def kernels_of_process() -> CompiledKernels:
+    lib = library()
+    assert isinstance(lib, Library)
+    return compiled.compiled_kernels([*INSTRUCTION_SETS][lib.isa])
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@needs_compiler
+def test_a_users_program_is_interpreted_then_compiled_with_the_same_bits(folder: Path) -> None:
+    _, optimizer = end_of_run(own, torch.float32, steps=1)
+    assert kernels_in_use(optimizer) == [False]
+    first, _ = end_of_run(own, torch.float32)
+    kernels = kernels_of_process()
+    kernels.wait()
+    assert kernels.failures == {}
+    (file,) = folder.glob("*.so")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    second, optimizer = end_of_run(own, torch.float32)
+    assert kernels_in_use(optimizer) == [True]
+    assert all(map(torch.equal, first, second))
+
+
+@needs_compiler
+def test_another_process_finds_the_compiled_kernel(folder: Path) -> None:
+    end_of_run(own, torch.float32)
+    kernels_of_process().wait()
+    compiled.compiled_kernels.cache_clear()  # as a new process
+    _, optimizer = end_of_run(own, torch.float32, steps=1)
+    assert kernels_in_use(optimizer) == [True]
+
+
+@needs_compiler
+def test_a_kernel_that_others_can_write_is_not_loaded(folder: Path) -> None:
+    end_of_run(own, torch.float32)
+    kernels_of_process().wait()
+    (file,) = folder.glob("*.so")
+    file.chmod(0o707)
+    compiled.compiled_kernels.cache_clear()
+    _, optimizer = end_of_run(own, torch.float32, steps=1)
+    assert kernels_in_use(optimizer) == [False]
+    (reason,) = kernels_of_process().failures.values()
+    assert "can be written by everybody" in str(reason)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_a_damaged_file_is_not_loaded_and_the_program_is_interpreted(folder: Path, content: bytes) -> None:
+    def fill(structure: Any) -> Path:
+        path = find_path(structure)
+        assert path is not None
+        folder.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    kernels = kernels_of_process()
+    find_path, kernels._path = kernels._path, fill  # type: ignore[method-assign]
+    _, optimizer = end_of_run(own, torch.float32)
+    assert kernels_in_use(optimizer) == [False]
+    (reason,) = kernels.failures.values()
+    assert "delete it" in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("AIMOPT_COMPILE", "0", "turns it off"), ("CXX", "no-such-compiler", "no C++ compiler (no-such-compiler)")],
+)
+def test_without_a_compiler_the_program_is_interpreted(
+    folder: Path, name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    _, optimizer = end_of_run(own, torch.float32)
+    assert kernels_in_use(optimizer) == [False]
+    (reason,) = kernels_of_process().failures.values()
+    assert message in str(reason)
+    assert not folder.exists()
+
+
+@needs_compiler
+def test_a_compiler_that_fails_leaves_the_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    end_of_run(own, torch.float32)
+    kernels_of_process().wait()
+    _, optimizer = end_of_run(own, torch.float32)
+    assert kernels_in_use(optimizer) == [False]
+    (reason,) = kernels_of_process().failures.values()
+    assert "could not compile it" in str(reason)
+    assert [*folder.glob("*")] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("baseline", "on: baseline"), ("", "on: "), ("sse9", "AIMOPT_ISA must be one of baseline")],
+)
+def test_the_environment_chooses_the_instruction_set(value: str, expected: str) -> None:
+    code = "import aimopt.kernels; print(aimopt.kernels.status()['fused, CPU'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "AIMOPT_ISA": value},
+    )
+    assert expected in done.stdout + done.stderr
