@@ -169,17 +169,18 @@ needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ 
 
 
 @needs_compiler
-def test_a_users_program_is_interpreted_then_compiled_with_the_same_bits(folder: Path) -> None:
-    _, optimizer = end_of_run(own, torch.float32, steps=1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_a_users_program_is_interpreted_then_compiled_with_the_same_bits(folder: Path, dtype: torch.dtype) -> None:
+    _, optimizer = end_of_run(own, dtype, steps=1)
     assert kernels_in_use(optimizer) == [False]
-    first, _ = end_of_run(own, torch.float32)
+    first, _ = end_of_run(own, dtype)
     kernels = kernels_of_process()
     kernels.wait()
     assert kernels.failures == {}
     (file,) = folder.glob("*.so")
     assert stat.S_IMODE(file.stat().st_mode) == 0o700
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    second, optimizer = end_of_run(own, torch.float32)
+    second, optimizer = end_of_run(own, dtype)
     assert kernels_in_use(optimizer) == [True]
     assert all(map(torch.equal, first, second))
 

@@ -117,10 +117,10 @@ def source(structure: Structure) -> str:
         "namespace aimopt {",
         '#include "elements.inc"',
         function(structure),
-        "}  // namespace aimopt",
         f'extern "C" __attribute__((visibility("default"))) void aimopt_kernel({KERNEL_ARGUMENTS}) {{',
-        f"    aimopt::{instance(structure)}(streams, numbers, key, begin, end);",
+        f"    {instance(structure)}(streams, numbers, key, begin, end);",
         "}",
+        "}  // namespace aimopt",
         "",
     ])  # fmt: skip
 
