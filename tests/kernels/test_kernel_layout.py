@@ -11,7 +11,7 @@ import pytest
 
 from aimopt.kernels import layout
 from aimopt.kernels.cpu import header
-from aimopt.kernels.cpu.library import Library, library
+from aimopt.kernels.cpu.library import Library, library, load_library
 from aimopt.messages.reason import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -71,12 +71,12 @@ def test_the_library_was_built_from_these_contracts() -> None:
 
 def test_a_library_of_other_contracts_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MAX_REGISTERS", layout.MAX_REGISTERS + 1)  # any change of the contracts
-    library.cache_clear()
+    load_library.cache_clear()
     try:
         refused: Any = library()
         assert isinstance(refused, Reason)
         assert "was built from another version of aimopt; reinstall aimopt" in refused.text
     finally:
         monkeypatch.undo()
-        library.cache_clear()
+        load_library.cache_clear()
     assert isinstance(library(), Library)

@@ -18,14 +18,14 @@ import aimopt
 from aimopt import AIM, EMA
 from aimopt.kernels.cpu import compiled, launch
 from aimopt.kernels.cpu.compiled import CompiledKernels, find_compiler
-from aimopt.kernels.cpu.library import Library, library
+from aimopt.kernels.cpu.library import Library, instruction_set, instruction_sets, library
 from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.optimizers import precompiled
 from aimopt.parts.component import Geometry, State, StepCount
 from optimizer_driver import NEEDS_MATRICES
 
 SIZES = ((1000,), (1,), (7, 19), (0,), (128,), (3,))
-ISAS = [*INSTRUCTION_SETS][: library().isa + 1] if isinstance(library(), Library) else []  # type: ignore[union-attr]
+ISAS = instruction_sets()
 
 
 def parameters(dtype: torch.dtype) -> list[Tensor]:
@@ -51,10 +51,15 @@ def kernels_in_use(optimizer: AIM) -> list[bool]:
     return [bool(e.program.kernel) for step in steps for e in step._encoded.values()]  # type: ignore[union-attr]
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+def interpret_everything(patch: pytest.MonkeyPatch) -> None:
     lib = library()
     assert isinstance(lib, Library)
-    monkeypatch.setattr(launch, "library", lambda: lib._replace(**changes))
+    patch.setattr(launch, "library", lambda: lib._replace(find_kernel=lambda digest, isa: None))
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be one of baseline.*, got 'sse9'"), instruction_set("sse9"):
+        pass
 
 
 NAMES = [name for name in aimopt.available() if name not in NEEDS_MATRICES]
@@ -79,12 +84,13 @@ def test_a_kernel_computes_the_bits_of_the_interpreter(
         def make(params: list[Tensor], decay: float = decay) -> AIM:
             return aimopt.create(name, params, lr=0.01, weight_decay=decay, fused=True, **options)
 
-        use(monkeypatch, isa=[*INSTRUCTION_SETS].index(isa))
-        ours, optimizer = end_of_run(make, dtype)
-        assert kernels_in_use(optimizer) == [True]
-        use(monkeypatch, isa=[*INSTRUCTION_SETS].index(isa), find_kernel=lambda digest, isa: None)
-        interpreted, optimizer = end_of_run(make, dtype)
-        assert kernels_in_use(optimizer) == [False]
+        with instruction_set(isa):
+            ours, optimizer = end_of_run(make, dtype)
+            assert kernels_in_use(optimizer) == [True]
+            with monkeypatch.context() as patch:
+                interpret_everything(patch)
+                interpreted, optimizer = end_of_run(make, dtype)
+                assert kernels_in_use(optimizer) == [False]
         assert all(map(torch.equal, ours, interpreted))
 
 

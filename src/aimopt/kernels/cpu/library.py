@@ -1,12 +1,16 @@
 """The native library: built when the package was installed, loaded here.
 
 library()              the library, or the reason why there is none
+instruction_sets()     what AIMOPT_ISA may be on this processor
 torch_functions()      the functions of torch's stable C interface that describe a tensor, or None
 """
 
 import ctypes
 import os
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +33,42 @@ class Library(NamedTuple):
     find_kernel: Any
     memory_record: Any
     memory_compare: Any
-    isa: int  # the instruction set in use: a position in `INSTRUCTION_SETS`
+    best_isa: int  # the best instruction set of this processor: a position in `INSTRUCTION_SETS`
+    isa: int  # the one in use
     shares_threads: bool
 
 
-@lru_cache(maxsize=1)
 def library() -> Library | Reason:
     """The library, or the reason why there is none."""
+    loaded, forced = load_library(), _forced.get()
+    if not forced or isinstance(loaded, Reason):
+        return loaded
+    return loaded._replace(isa=_position_of(forced, loaded.best_isa, "the instruction set"))
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets that this processor can run, the narrowest first; none without the library."""
+    loaded = load_library()
+    return _usable(loaded.best_isa) if isinstance(loaded, Library) else []
+
+
+@contextmanager
+def instruction_set(name: str) -> Iterator[None]:
+    """Let steps that are made within use this instruction set: benchmarks and tests compare them in one process."""
+    token = _forced.set(name)
+    try:
+        library()  # refuses a name that this processor cannot run
+        yield
+    finally:
+        _forced.reset(token)
+
+
+_forced: ContextVar[str] = ContextVar("instruction_set", default="")
+
+
+@lru_cache(maxsize=1)
+def load_library() -> Library | Reason:
+    """Load the library, or return the reason why it must not or cannot be loaded."""
     path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
     if not path.exists():
         return Reason("no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt")
@@ -53,19 +86,26 @@ def library() -> Library | Reason:
         _function(loaded, "find_kernel"),
         _function(loaded, "memory_record"),
         _function(loaded, "memory_compare"),
-        _chosen_isa(_function(loaded, "best_isa")()),
+        best := _function(loaded, "best_isa")(),
+        _chosen_isa(best),
         bool(_function(loaded, "shares_torch_threads")()),
     )
 
 
 def _chosen_isa(best: int) -> int:
-    """The instruction set that AIMOPT_ISA names, else the best one of this processor."""
+    """The position of the instruction set that AIMOPT_ISA names, else of the best one of this processor."""
+    return _position_of(os.environ.get(ISA_VARIABLE) or list(INSTRUCTION_SETS)[best], best, ISA_VARIABLE)
+
+
+def _position_of(name: str, best: int, what: str) -> int:
+    if name not in _usable(best):
+        raise ValueError(f"{what} must be one of {', '.join(_usable(best))} on this processor, got {name!r}")
+    return list(INSTRUCTION_SETS).index(name)
+
+
+def _usable(best: int) -> list[str]:
     names = list(INSTRUCTION_SETS)
-    usable = [names[best]] if names[best] == "neon" else names[: best + 1]
-    chosen = os.environ.get(ISA_VARIABLE) or names[best]
-    if chosen not in usable:
-        raise ValueError(f"{ISA_VARIABLE} must be one of {', '.join(usable)} on this processor, got {chosen!r}")
-    return names.index(chosen)
+    return [names[best]] if names[best] == "neon" else names[: best + 1]
 
 
 def _layout_of(loaded: ctypes.CDLL) -> str | None:
