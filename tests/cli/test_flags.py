@@ -22,7 +22,7 @@ FLAGS = {
     "optimizers": "",
     "prepare": "tasks --scale",
     "completion": "shell",
-    "bench step": "--models --rounds --json --quick",
+    "bench step": "--models --html --rounds --json --quick",
     "bench train": "--rounds --json --quick",
     "response": "optimizers --lr --set --picture",
     "certify": "--L --sigma2 --nu-min --nu-max --lr --ell-ratio --beta1 --gamma --batch --start --picture",

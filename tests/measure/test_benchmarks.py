@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from aimopt.cli import main
+from aimopt.kernels.cpu.library import instruction_sets
 from aimopt.measure import step_benchmark, train_benchmark
 from aimopt.measure.machine import describe_machine
 from aimopt.measure.model_shapes import MODELS
@@ -43,6 +44,9 @@ def test_the_streaming_loop_touches_everything_once() -> None:
         optimizer.step()
         before = [p.detach().clone() for p in params]
         stream = step_benchmark.streaming_over(params, optimizer)
+        if "bfloat16" in family.ours.name:
+            assert stream is None  # the loop is for float32
+            continue
         assert stream is not None
         stream()
         assert all(torch.equal(p, old + 2) for p, old in zip(params, before, strict=True))
@@ -60,17 +64,19 @@ def test_installed_peers_are_timed() -> None:
 
 
 def test_the_step_benchmark_runs_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "step.json"
-    assert main(["bench", "step", "--quick", "--json", str(file)]) == 0
+    file, web_page = tmp_path / "step.json", tmp_path / "step.html"
+    assert main(["bench", "step", "--quick", "--json", str(file), "--html", str(web_page)]) == 0
     written = json.loads(file.read_text())
     rows = {(row["ours"], row["peer"]): row for row in written["rows"]}
+    assert {row["instruction_set"] for row in written["rows"]} == {*instruction_sets()[1:]}
+    assert web_page.read_text().count("<tr>") == 1 + len(written["rows"])
     radar = rows["RADAR", "torch AdamW fused"]
     assert radar["ours_state_bytes"] == radar["peer_state_bytes"] == 8.0
     assert rows["Lion", "lion-pytorch"]["ours_state_bytes"] == 4.0
     assert all(row["ours_ms"] > 0 and row["ratio"]["low"] <= row["ratio"]["median"] for row in rows.values())
     assert written["machine"] == describe_machine()
     assert "torch AdamW fused" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == [file]
+    assert sorted(tmp_path.iterdir()) == [web_page, file]
 
 
 @pytest.mark.nightly

@@ -35,6 +35,7 @@ def add_to(commands: Any) -> None:
         default=list(MODELS),
         help=f"comma-separated models to time (default: {','.join(MODELS)})",
     )
+    step.add_argument("--html", type=output_file((".html",)), metavar="FILE", help="web page to write the results to")
     train = command(
         kinds,
         "train",
@@ -70,7 +71,14 @@ def _step(options: argparse.Namespace) -> int:
     from aimopt.measure import step_benchmark
 
     rows = step_benchmark.run(["tiny"], 2) if options.quick else step_benchmark.run(options.models, options.rounds)
-    return _show(step_benchmark.table(rows), rows, options.json)
+    _show(step_benchmark.table(rows), rows, options.json)
+    if options.html is not None:
+        from aimopt.measure.benchmark_page import page
+        from aimopt.measure.machine import describe_machine
+
+        write_atomically(options.html, page(rows, describe_machine()))
+        print(f"written to {options.html}")
+    return 0
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The optimizer step alone: ours against torch's fused and foreach AdamW, published peers, and the memory bandwidth.
 
-All optimizers of one comparison step the same parameters with the same gradients; only their states differ.
+All optimizers of one comparison step the same parameters with the same gradients; only their states differ. Ours are
+timed once per instruction set that the processor has: what an older processor would run is measured on a newer one.
 `streaming` is a plain loop that reads and writes the same bytes as our step, almost without arithmetic.
 """
 
@@ -8,6 +9,7 @@ import importlib
 import statistics
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,13 +18,14 @@ from torch import Tensor
 
 import aimopt
 from aimopt.kernels.addresses import address_row
-from aimopt.kernels.cpu.library import library
+from aimopt.kernels.cpu.library import instruction_set, instruction_sets, library
 from aimopt.measure.model_shapes import MODELS, Shapes
 from aimopt.measure.timing import Ratio, paired_ratio, state_bytes_per_parameter, time_in_turn
 from aimopt.messages.reason import Reason
 from aimopt.messages.text_table import text_table
 
 LARGE = ("gpt2", "resnet50")  # a step of the others takes milliseconds: they get more rounds
+NO_KERNEL = "unfused"  # in place of an instruction set
 LR = 1e-6  # the same gradient in every step: with this, parameters hardly move
 
 
@@ -46,6 +49,7 @@ class StepTiming(NamedTuple):
     model: str
     parameters: int
     ours: str
+    instruction_set: str  # of ours
     peer: str
     ours_ms: float
     peer_ms: float
@@ -92,7 +96,11 @@ def families() -> list[Family]:
         "NAdam": _installed(("torch NAdam foreach", partial(torch.optim.NAdam, lr=LR, foreach=True))),
     }
     ours = {name: TimedOptimizer(name, partial(getattr(aimopt, name), lr=LR)) for name in peers}
-    return [Family(ours[name], installed) for name, installed in peers.items() if installed]
+    narrow_state = TimedOptimizer("RADAR, bfloat16 state", partial(aimopt.RADAR, lr=LR, state_dtype="bfloat16"))
+    return [
+        *(Family(ours[name], installed) for name, installed in peers.items() if installed),
+        Family(narrow_state, (ours["RADAR"], *_installed(("torch AdamW fused", partial(adamw, fused=True))))),
+    ]
 
 
 def time_family(model: str, shapes: Shapes, family: Family, rounds: int) -> list[StepTiming]:
@@ -100,31 +108,47 @@ def time_family(model: str, shapes: Shapes, family: Family, rounds: int) -> list
     params = [torch.zeros(shape).normal_(std=0.02).requires_grad_() for shape in shapes]
     for p in params:
         p.grad = torch.randn_like(p)
-    optimizers = {name: build(params) for name, build in (family.ours, *family.peers)}
-    calls: dict[str, Callable[[], Any]] = {name: optimizer.step for name, optimizer in optimizers.items()}
-    ours = family.ours.name
-    optimizers[ours].step()
+    ours = {isa: _made_for(isa, family.ours, params) for isa in timed_instruction_sets()}
+    peers = {name: build(params) for name, build in family.peers}
+    calls: dict[str, Callable[[], Any]] = {name: optimizer.step for name, optimizer in (peers | ours).items()}
+    first = next(iter(ours.values()))
     count = sum(p.numel() for p in params)
-    streaming = streaming_over(params, optimizers[ours])
+    streaming = streaming_over(params, first)
     if streaming is not None and count > 1e6:  # below that, the time of the call dominates
         calls["streaming"] = streaming
     times = time_in_turn(calls, rounds)
-    sizes = {name: state_bytes_per_parameter(optimizer) for name, optimizer in optimizers.items()}
+    sizes = {name: state_bytes_per_parameter(optimizer) for name, optimizer in peers.items()}
+    own_size = state_bytes_per_parameter(first)
     return [
         StepTiming(
             model,
             count,
-            ours,
+            family.ours.name,
+            isa,
             peer,
-            statistics.median(times[ours]) * 1e3,
+            statistics.median(times[isa]) * 1e3,
             statistics.median(times[peer]) * 1e3,
-            paired_ratio(times[ours], times[peer]),
-            sizes[ours],
-            sizes.get(peer, sizes[ours]),
+            paired_ratio(times[isa], times[peer]),
+            own_size,
+            sizes.get(peer, own_size),
         )
         for peer in calls
-        if peer != ours
+        if peer not in ours
+        for isa in ours
     ]
+
+
+def timed_instruction_sets() -> list[str]:
+    """The instruction sets that are worth timing here: all but the baseline of old processors, if there is a better."""
+    return instruction_sets()[1:] or instruction_sets() or [NO_KERNEL]
+
+
+def _made_for(isa: str, timed: TimedOptimizer, params: Sequence[Tensor]) -> torch.optim.Optimizer:
+    """One of our optimizers after a first step, which decides the code that it runs."""
+    optimizer = timed.build(params)
+    with nullcontext() if isa == NO_KERNEL else instruction_set(isa):
+        optimizer.step()
+    return optimizer
 
 
 def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
@@ -134,6 +158,8 @@ def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -
         return None
     own_buffers = [[torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim] for p in params]
     streams = [(p, *buffers, p.grad) for p, buffers in zip(params, own_buffers, strict=True) if p.grad is not None]
+    if any(x.dtype != torch.float32 for tensors in streams for x in tensors):
+        return None
     rows = array("q", (number for tensors in streams for number in address_row(tensors)))
 
     def stream() -> None:
@@ -154,11 +180,22 @@ def run(models: Sequence[str], rounds: int, progress: Callable[[str], None] = pr
 
 def table(rows: Sequence[StepTiming]) -> str:
     """The rows as text."""
-    head = ("model", "ours", "peer", "ours ms", "peer ms", "ours / peer [quartiles]", "state bytes: ours", "peer")
+    head = (
+        "model",
+        "ours",
+        "instructions",
+        "peer",
+        "ours ms",
+        "peer ms",
+        "ours / peer [quartiles]",
+        "state bytes: ours",
+        "peer",
+    )
     body = [
         (
             row.model,
             row.ours,
+            row.instruction_set,
             row.peer,
             f"{row.ours_ms:.2f}",
             f"{row.peer_ms:.2f}",
