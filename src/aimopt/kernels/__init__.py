@@ -3,7 +3,7 @@
 A step that is element-wise becomes a program (`program.py`, by running the optimizer's own arithmetic on the symbols
 of `symbols.py`). A program is run
 
-    on CPUs    by the block interpreter in C++ (`cpu/`)
+    on CPUs    by straight-line code in C++, or by an interpreter until that is compiled (`cpu/`)
     on GPUs    by Triton, printed as source (`gpu/`)
 
 So a filter or geometry that you write is fused as well, and no rule is stated twice. A step that cannot be fused runs
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from aimopt.kernels.addresses import STREAM_TYPES, LocatedTensors, Locator
 from aimopt.kernels.cpu import launch as cpu
+from aimopt.kernels.cpu.compiled import find_compiler
 from aimopt.kernels.cpu.library import library
 from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.layout import INSTRUCTION_SETS
@@ -38,14 +39,16 @@ from aimopt.parts.component import Parts
 
 def status() -> dict[str, str]:
     """The paths that a step may take here: whether each one is on, and why or why not."""
-    lib, gpu_reason = library(), gpu.why_unavailable()
+    lib, gpu_reason, compiler = library(), gpu.why_unavailable(), find_compiler()
     if isinstance(lib, Reason):
         cpu_status = f"off: {lib}"
     else:
         threads = "torch's threads" if lib.shares_threads else "threads of its own"
         cpu_status = f"on: {list(INSTRUCTION_SETS.values())[lib.isa]}, {threads} ({torch.get_num_threads()})"
+    own_parts = f"interpreted: {compiler}" if isinstance(compiler, Reason) else f"compiled when used: {compiler}"
     return {
         "fused, CPU": cpu_status,
+        "fused, CPU, your own parts": own_parts,
         "fused, CUDA": f"off: {gpu_reason}" if gpu_reason else "on: Triton",
         "foreach": "on: torch's multi-tensor functions",
         "plain": "on",

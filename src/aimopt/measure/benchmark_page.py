@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from aimopt import palette
-from aimopt.measure.step_benchmark import StepTiming
+from aimopt.measure.step_benchmark import STREAMING, StepTiming
 
 LONGEST = 1.6  # the ratio at the right end of the scale; longer bars are cut there
 STYLE = """
@@ -23,7 +23,7 @@ th { font-size: .85rem; color: var(--muted); } td.number { text-align: right; fo
 td.scale { width: 40%; min-width: 12rem; }
 .track { position: relative; height: 1.1rem; background: var(--shade); }
 .track i { position: absolute; top: 0; bottom: 0; left: 0; background: var(--good); }
-.track i.slower { background: var(--bad); }
+.track i.slower { background: var(--bad); } .track i.bound { background: var(--muted); }
 .track b { position: absolute; top: 45%; height: 2px; background: var(--ink); }
 .track u { position: absolute; top: -2px; bottom: -2px; width: 2px; background: var(--ink); }
 dt { float: left; clear: left; width: 9rem; } dd { margin-left: 9.5rem; }
@@ -56,7 +56,8 @@ def _section(model: str, rows: Sequence[StepTiming]) -> str:
 def _row(row: StepTiming) -> str:
     texts = "".join(f"<td>{html.escape(text)}</td>" for text in (row.ours, row.instruction_set, row.peer))
     low, high = _position(row.ratio.low), _position(row.ratio.high)
-    kind = ' class="slower"' if row.ratio.median > 1 else ""
+    slower = row.ratio.median > 1 and row.peer != STREAMING
+    kind = ' class="bound"' if row.peer == STREAMING else ' class="slower"' if slower else ""
     bar = (
         f'<div class="track"><i{kind} style="width:{_position(row.ratio.median):.1f}%"></i>'
         f'<b style="left:{low:.1f}%;width:{high - low:.1f}%"></b><u style="left:{_position(1):.1f}%"></u></div>'

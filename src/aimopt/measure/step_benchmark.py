@@ -25,6 +25,7 @@ from aimopt.messages.reason import Reason
 from aimopt.messages.text_table import text_table
 
 LARGE = ("gpt2", "resnet50")  # a step of the others takes milliseconds: they get more rounds
+STREAMING = "streaming"
 NO_KERNEL = "unfused"  # in place of an instruction set
 LR = 1e-6  # the same gradient in every step: with this, parameters hardly move
 
@@ -115,7 +116,7 @@ def time_family(model: str, shapes: Shapes, family: Family, rounds: int) -> list
     count = sum(p.numel() for p in params)
     streaming = streaming_over(params, first)
     if streaming is not None and count > 1e6:  # below that, the time of the call dominates
-        calls["streaming"] = streaming
+        calls[STREAMING] = streaming
     times = time_in_turn(calls, rounds)
     sizes = {name: state_bytes_per_parameter(optimizer) for name, optimizer in peers.items()}
     own_size = state_bytes_per_parameter(first)
