@@ -4,14 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: test test-all report demo lint format sanitize clean
+.PHONY: test test-all checks report demo lint format sanitize clean
 
-test: lint sanitize
+test: checks
 	$(BIN)/pytest -n auto --dist loadgroup
 
 # Also the tests that need the internet or take long, and how much of the code all of them reach.
-test-all: lint sanitize
+test-all: checks
 	$(BIN)/pytest -n auto --dist loadgroup -m "" --cov --cov-report=term
+
+# Lint and the sanitized tests at the same time: each uses one core.
+checks: $(VENV)/test.ready
+	$(MAKE) --no-print-directory -j2 --output-sync=target lint sanitize
 
 lint: $(VENV)/test.ready
 	$(BIN)/ruff check .
