@@ -5,10 +5,12 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -51,10 +53,10 @@ def kernels_in_use(optimizer: AIM) -> list[bool]:
     return [bool(e.program.kernel) for step in steps for e in step._encoded.values()]  # type: ignore[union-attr]
 
 
-def interpret_everything(patch: pytest.MonkeyPatch) -> None:
+def interpret_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     lib = library()
     assert isinstance(lib, Library)
-    patch.setattr(launch, "library", lambda: lib._replace(find_kernel=lambda digest, isa: None))
+    monkeypatch.setattr(launch, "library", lambda: lib._replace(find_kernel=lambda digest, isa: None))
 
 
 def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
@@ -87,8 +89,8 @@ def test_a_kernel_computes_the_bits_of_the_interpreter(
         with instruction_set(isa):
             ours, optimizer = end_of_run(make, dtype)
             assert kernels_in_use(optimizer) == [True]
-            with monkeypatch.context() as patch:
-                interpret_everything(patch)
+            with monkeypatch.context() as context:
+                interpret_everything(context)
                 interpreted, optimizer = end_of_run(make, dtype)
                 assert kernels_in_use(optimizer) == [False]
         assert all(map(torch.equal, ours, interpreted))
@@ -253,8 +255,56 @@ def test_a_compiler_that_fails_leaves_the_interpreter(folder: Path, monkeypatch:
     _, optimizer = end_of_run(own, torch.float32)
     assert kernels_in_use(optimizer) == [False]
     (reason,) = kernels_of_process().failures.values()
-    assert "could not compile it" in str(reason)
+    assert "could not be compiled" in str(reason)
     assert [*folder.glob("*")] == []
+
+
+def test_the_disk_is_asked_once_and_not_at_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "HOT", 1 << 60)
+    with patch.object(CompiledKernels, "_path", autospec=True, side_effect=CompiledKernels._path) as find_path:
+        end_of_run(own, torch.float32, steps=6)
+    assert find_path.call_count == 1
+
+
+def test_two_instruction_sets_keep_their_kernels(folder: Path) -> None:
+    first, second = compiled.compiled_kernels("avx2"), compiled.compiled_kernels("avx512")
+    assert compiled.compiled_kernels("avx2") is first is not second
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def no_access(self: Path) -> bool:
+    raise PermissionError(13, "Permission denied", str(self))
+
+
+def no_thread(self: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("failure", ["no home", "no access", "no thread", "no sources"])
+def test_whatever_keeps_a_kernel_from_being_compiled_the_step_is_made(
+    folder: Path, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = end_of_run(own, torch.float32)
+    kernels_of_process().wait()
+    compiled.compiled_kernels.cache_clear()
+    if failure == "no home":
+        monkeypatch.delenv("AIMOPT_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+    elif failure == "no access":
+        monkeypatch.setattr(Path, "exists", no_access)
+    elif failure == "no thread":
+        monkeypatch.setenv("AIMOPT_CACHE", str(folder.parent / "other"))
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    else:
+        monkeypatch.setattr(compiled, "INCLUDED", ("no-such-file.h",))
+    got, optimizer = end_of_run(own, torch.float32)
+    assert kernels_in_use(optimizer) == [False]
+    assert all(map(torch.equal, got, expected))
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

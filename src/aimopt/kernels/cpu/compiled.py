@@ -1,6 +1,6 @@
 """Straight-line kernels for programs that the library has none for, such as those of a user's own parts.
 
-    kernels = CompiledKernels(folder, isa)
+    kernels = compiled_kernels("avx2")
     kernels.find(structure)           the address of its kernel, or None: then the program is interpreted
     kernels.request(structure)        compile it in the background, if there is a compiler
 
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from aimopt.atomic_files import write_atomically
+from aimopt.atomic_files import atomic_replacement
 from aimopt.kernels.cpu.cpp_source import function, instance, is_vectorizable
 from aimopt.kernels.cpu.encode import Structure
 from aimopt.kernels.cpu.flags import FLAGS, ISA_FLAGS
@@ -34,66 +36,78 @@ SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were 
 
 
 class CompiledKernels:
-    """The compiled kernels of one instruction set in one folder."""
+    """The compiled kernels of one instruction set. Whatever goes wrong here is a failure of a kernel, not of a step."""
 
-    def __init__(self, folder: Path, isa: str):
-        self.folder, self.isa = folder, isa
+    def __init__(self, isa: str):
+        self.isa = isa
         self.failures: dict[int, Reason] = {}  # by digest: why a kernel could not be compiled or loaded
         self._addresses: dict[int, int] = {}
+        self._sought: set[int] = set()  # what was looked for in the cache folder: steps must not wait for the disk
         self._threads: dict[int, threading.Thread] = {}
         self._loaded: list[ctypes.CDLL] = []  # a library is never unloaded: a step may be running its code
 
     def find(self, structure: Structure) -> int | None:
-        """The address of the kernel of a structure, if it is loaded or can be loaded now."""
-        digest = structure.digest
-        if digest not in self._addresses and digest not in self.failures and digest not in self._threads:
-            path = self._path(structure)
-            if path is not None and path.exists():
-                self._load(digest, path)
-        return self._addresses.get(digest)
+        """The address of the kernel of a structure, if it is loaded by now."""
+        if structure.digest not in self._sought:
+            self._sought.add(structure.digest)
+            with self._noting_failures(structure):
+                path = self._path(structure)
+                if path is not None and path.exists():
+                    self._load(structure.digest, path)
+        return self._addresses.get(structure.digest)
 
     def request(self, structure: Structure) -> None:
         """Begin to compile the kernel of a structure, unless that was tried before."""
         digest = structure.digest
         if digest in self._addresses or digest in self.failures or digest in self._threads:
             return
-        path = self._path(structure)
-        compiler = find_compiler()
-        if path is None or isinstance(compiler, Reason):
-            no_form = Reason("it has no straight-line form for this processor")
-            self.failures[digest] = compiler if isinstance(compiler, Reason) else no_form
-            return
-        # A daemon: a program that ends does not wait for a kernel.
-        thread = threading.Thread(target=self._compile, args=(structure, path, compiler), daemon=True)
-        self._threads[digest] = thread
-        thread.start()
+        with self._noting_failures(structure):
+            path, compiler = self._path(structure), find_compiler()
+            if isinstance(compiler, Reason):
+                self.failures[digest] = compiler
+            elif path is None:
+                self.failures[digest] = Reason("it has no straight-line form for this processor")
+            else:
+                # A daemon: a program that ends does not wait for a kernel.
+                thread = threading.Thread(target=self._compile, args=(structure, path, compiler), daemon=True)
+                thread.start()
+                self._threads[digest] = thread
 
     def wait(self) -> None:
         """Wait for the kernels that are being compiled."""
         for thread in list(self._threads.values()):
             thread.join()
 
+    @contextmanager
+    def _noting_failures(self, structure: Structure) -> Iterator[None]:
+        try:
+            yield
+        except (
+            OSError,
+            RuntimeError,
+            subprocess.SubprocessError,
+        ) as error:  # no home, access, thread, space, …
+            self.failures[structure.digest] = Reason(f"its kernel could not be compiled or loaded: {error}")
+
     def _path(self, structure: Structure) -> Path | None:
         """Where the kernel of a structure is stored; None if it cannot be compiled."""
         if self.isa not in ISA_FLAGS or not is_vectorizable(structure) or os.environ.get(SWITCH) == "0":
             return None
         texts = [source(structure), *FLAGS, *ISA_FLAGS[self.isa], *(_package_file(name) for name in INCLUDED)]
-        return self.folder / f"{sha256(chr(0).join(texts).encode()).hexdigest()[:32]}.so"
+        return cache_folder() / f"{sha256(chr(0).join(texts).encode()).hexdigest()[:32]}.so"
 
     def _compile(self, structure: Structure, path: Path, compiler: str) -> None:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="aimopt-") as temporary:
-                code, compiled = Path(temporary) / "kernel.cpp", Path(temporary) / "kernel.so"
-                code.write_text(source(structure), encoding="utf-8")
-                flags = [*FLAGS, *ISA_FLAGS[self.isa], "-fPIC", "-shared", f"-I{Path(__file__).parent}"]
-                command = [compiler, *flags, str(code), "-o", str(compiled)]
-                subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
-                write_atomically(path, compiled.read_bytes())
-            os.chmod(path, 0o700)
+        with self._noting_failures(structure), tempfile.TemporaryDirectory(prefix="aimopt-") as temporary:
+            code, compiled = Path(temporary) / "kernel.cpp", Path(temporary) / "kernel.so"
+            code.write_text(source(structure), encoding="utf-8")
+            flags = [*FLAGS, *ISA_FLAGS[self.isa], "-fPIC", "-shared", f"-I{Path(__file__).parent}"]
+            command = [compiler, *flags, str(code), "-o", str(compiled)]
+            subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with atomic_replacement(path) as temporary_path:
+                shutil.copyfile(compiled, temporary_path)
+                temporary_path.chmod(0o700)  # before it has its name, since others load it as soon as it has
             self._load(structure.digest, path)
-        except (OSError, subprocess.SubprocessError) as error:
-            self.failures[structure.digest] = Reason(f"{compiler} could not compile it: {error}")
 
     def _load(self, digest: int, path: Path) -> None:
         reason = why_untrusted(path)
@@ -139,15 +153,15 @@ def find_compiler() -> str | Reason:
 
 def cache_folder() -> Path:
     """The folder of compiled kernels: AIMOPT_CACHE, or the user's cache."""
-    own = os.environ.get("AIMOPT_CACHE")
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(own) if own else user_cache / "aimopt") / "kernels"
+    if own := os.environ.get("AIMOPT_CACHE"):
+        return Path(own).expanduser() / "kernels"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aimopt" / "kernels"
 
 
-@lru_cache(maxsize=1)
+@cache
 def compiled_kernels(isa: str) -> CompiledKernels:
-    """The compiled kernels of this process."""
-    return CompiledKernels(cache_folder(), isa)
+    """The compiled kernels of this process, for one instruction set."""
+    return CompiledKernels(isa)
 
 
 @lru_cache

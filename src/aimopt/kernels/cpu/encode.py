@@ -9,6 +9,8 @@ in the order of their use.
 
 import ctypes
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -34,7 +36,8 @@ class Operation(NamedTuple):
     numbers: int  # how many numbers it reads
 
 
-class Structure(NamedTuple):
+@dataclass(frozen=True)
+class Structure:
     """What the machine code of a program depends on."""
 
     types: tuple[int, ...]  # of the streams
@@ -42,10 +45,11 @@ class Structure(NamedTuple):
     code: tuple[Operation, ...]
     stochastic: bool  # whether 16-bit streams are rounded stochastically
 
-    @property
+    @cached_property
     def digest(self) -> int:
         """A number of 64 bits that identifies this structure."""
-        return int.from_bytes(sha256(repr(tuple(self)).encode()).digest()[:8], "little")
+        parts = (self.types, self.written, self.code, self.stochastic)
+        return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "little")
 
 
 def structure_of(program: Program, types: tuple[int, ...], stochastic: bool) -> Structure:

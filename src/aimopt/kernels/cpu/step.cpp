@@ -1,8 +1,8 @@
 // The fused step: a program of element-wise instructions, run over all tensors of a group in one pass over memory.
 //
-// Every thread takes an equal share of the elements, in blocks that stay in the first-level cache: all instructions on
-// one block, then the next block, which is already being prefetched. So the cost of a step is the cost of reading and
-// writing its parameters, gradients and state, for any arithmetic. `program.py` makes programs.
+// Every thread takes an equal share of the elements. Straight-line code keeps all values of an element in registers; the
+// interpreter runs all instructions on one block while it is in the first-level cache. So the cost of a step is that of
+// reading and writing its parameters, gradients and state, for any arithmetic. `program.py` makes programs.
 //
 // Plain C++17 and a C interface: no header of Python or torch is needed, and one build works with every version of
 // both. The structures that Python fills in are in `layout.h`.
