@@ -1,4 +1,4 @@
-"""Ctrl-C ends the command with one word at any moment, also while torch is being imported."""
+"""The command by itself shows the paths of a step. Ctrl-C ends it with one word, also while torch is being imported."""
 
 import signal
 import subprocess
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import aimopt
+from aimopt import kernels
+from aimopt.cli import main
 
 SOURCES = Path(aimopt.__file__).parents[1]
 PROJECT = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))
@@ -48,3 +50,14 @@ def test_the_command_works_and_ignores_ctrl_c_if_the_shell_does(code: str) -> No
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, f"aimopt {aimopt.__version__}\n")
+
+
+def test_without_a_command_the_paths_of_a_step_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    status = kernels.status()
+    assert lines[0] == f"aimopt {aimopt.__version__}"
+    for line, (path, state) in zip(lines[1:], status.items(), strict=False):
+        assert line.startswith(f"  {path}  ")
+        assert line.endswith(state)
+    assert len({line.index(state) for line, state in zip(lines[1:], status.values(), strict=False)}) == 1

@@ -13,6 +13,7 @@ from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, the
 from aimopt.cli.arguments import STOPPED, Parser
 from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.messages.clean_text import clean_output
+from aimopt.messages.text_table import text_table
 
 COMMANDS = (compare, sweep, run, overhead, results, lists, bench, theory)
 
@@ -53,5 +54,5 @@ def overview() -> str:
     """The version, and the state of each execution path of a step on this machine."""
     from aimopt import kernels
 
-    paths = [f"  {path:<12}{state}" for path, state in kernels.status().items()]
-    return "\n".join([f"aimopt {__version__}", *paths])
+    paths = text_table([("", path, state) for path, state in kernels.status().items()])
+    return f"aimopt {__version__}\n{paths}"
