@@ -1,6 +1,7 @@
 """Building the kernel: the package works without a compiler, and the kernel's own threads work without torch's."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,7 @@ except ValueError as error:
     print(error)
 """
     shown = python(code, tmp_path)
-    assert "fused, CPU  off: no C++ compiler was found when aimopt was installed" in shown
+    assert re.search(r"fused, CPU +off: no C\+\+ compiler was found when aimopt was installed", shown)
     assert "fused=True: no C++ compiler" in shown
     assert str(tmp_path) in shown
 
