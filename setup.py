@@ -1,4 +1,4 @@
-"""Builds the CPU kernel where there is a C++17 compiler, and the text of the index page; the rest is in pyproject.toml."""
+"""Builds the CPU kernel where there is a C++17 compiler, and the index page from README; see also pyproject.toml."""
 
 import re
 import runpy
