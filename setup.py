@@ -10,10 +10,9 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-PACKAGE = "aimopt.kernels.cpu"
-SOURCES = "src/aimopt/kernels/cpu"
+FOLDER = "aimopt/kernels/cpu"
+SOURCES = f"src/{FOLDER}"
 CONSTANTS = runpy.run_path(f"{SOURCES}/flags.py")
-LIBRARY = PACKAGE.replace(".", "/") + "/" + CONSTANTS["LIBRARY"]
 
 
 class BuildKernel(build_ext):
@@ -31,7 +30,7 @@ class BuildKernel(build_ext):
         return []
 
     def get_ext_filename(self, fullname: str) -> str:
-        return LIBRARY
+        return "/".join([*fullname.split(".")[:-1], CONSTANTS["LIBRARY"]])  # setuptools may ask without the packages
 
 
 class BuildWheel(bdist_wheel):
@@ -42,7 +41,7 @@ class BuildWheel(bdist_wheel):
     """
 
     def get_tag(self) -> tuple[str, str, str]:
-        has_kernel = Path(self.bdist_dir, LIBRARY).exists()
+        has_kernel = Path(self.bdist_dir, FOLDER, CONSTANTS["LIBRARY"]).exists()
         return "py3", "none", super().get_tag()[2] if has_kernel else "any"
 
 
@@ -73,7 +72,7 @@ setup(
     long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
-            f"{PACKAGE}.libstep",
+            "aimopt.kernels.cpu.libstep",
             sources=[f"{SOURCES}/{name}.cpp" for name in ("step", "stream", "memory")],
             depends=glob(f"{SOURCES}/*.h") + glob(f"{SOURCES}/*.inc"),
             language="c++",
