@@ -52,8 +52,15 @@ PICTURES = {
 
 def page() -> str:
     """The Markdown of the gallery."""
-    assert {path.name for path in IMAGES.iterdir()} == set(PICTURES), "docs/site/gallery.py lists other pictures than docs/images"
-    lines = ["# Gallery", "", "Every picture of these pages, and the command that draws it in a clone of the repository.", ""]
+    assert {path.name for path in IMAGES.iterdir()} == set(PICTURES), (
+        "docs/site/gallery.py lists other pictures than docs/images"
+    )
+    lines = [
+        "# Gallery",
+        "",
+        "Every picture of these pages, and the command that draws it in a clone of the repository.",
+        "",
+    ]
     for name, (title, caption, command) in PICTURES.items():
         lines += [f"## {title}", "", f"![{title}](images/{name})", "", caption, "", "```sh", command, "```", ""]
     return "\n".join(lines)

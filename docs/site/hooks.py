@@ -30,7 +30,20 @@ PAGES = {
 # Files and folders whose files the site offers as they are.
 COPIED = ("CITATION.cff", "LICENSE", "examples", "benchmarks")
 # The pages of docs that a reader may want in this order; others follow by name.
-ORDER = ("guide", "choosing", "trainers", "distributed", "speed", "lab", "tasks", "reproduction", "cluster", "theory", "derivations")
+ORDER = (
+    "guide",
+    "choosing",
+    "trainers",
+    "distributed",
+    "speed",
+    "lab",
+    "tasks",
+    "reproduction",
+    "cluster",
+    "theory",
+    "derivations",
+)
+REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)")
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 
@@ -62,7 +75,8 @@ def on_files(files: Files, config: Any) -> Files:
         for path in sorted((ROOT / name).glob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]:
             add(path.relative_to(ROOT).as_posix(), path.read_bytes())
     add("gallery.md", gallery.page())
-    add("site.css", (Path(__file__).with_name("site.css")).read_text())
+    for name in ("site.css", "file_worker.js"):
+        add(f"assets/{name}", Path(__file__).with_name(name).read_text())
     for module in reference.modules():
         add(reference.path(module), reference.page(module))
     for name in notebook_pages.names():
@@ -86,6 +100,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{picture}[{text}]({depth}{path}{anchor})" if path else text
 
     return _outside_fences(markdown, lambda text: _separate_lists(LINK.sub(replace, text)))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Take the script that searches without a server from the site itself: the theme would load one from the internet."""
+    return output.replace(REMOTE_WORKER, f"{'../' * page.file.dest_uri.count('/')}assets/file_worker.js")
 
 
 def _site_path(path: Path) -> str | None:

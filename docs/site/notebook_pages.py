@@ -6,7 +6,6 @@ files("drop_in")     {"drop_in.md": the page, "drop_in_0.png": its first picture
 
 import base64
 import html
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ def names() -> list[str]:
 def run(name: str) -> Any:
     """The notebook after a run in a new process."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     resources = {"metadata": {"path": str(FOLDER)}}
     return nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=resources).execute()
 

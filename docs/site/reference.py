@@ -49,7 +49,7 @@ def page(module: str) -> str:
     lines = [f"# {module}", "", inspect.cleandoc(import_module(module).__doc__ or ""), ""]
     for name, definition in names(module).items():
         if definition:
-            lines += [f"## {name}", "", f"::: {definition}", "    options:", "      show_root_heading: false", ""]
+            lines += [f"::: {definition}", ""]
         else:
             lines += [f"## {name}", "", f"A module: see [{module}.{name}]({module}.{name}.md).", ""]
     return "\n".join(lines)
