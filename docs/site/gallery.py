@@ -11,8 +11,8 @@ THEORY = "python examples/theory_plots.py"
 PICTURES = {
     "overview.png": (
         "RADAR against AdamW",
-        "RADAR's lead over AdamW with the same seed, in the [seven settings in miniature](reproduction.md): a point per seed, "
-        "and the verdict of five seeds.",
+        "RADAR's lead over AdamW with the same seed, in the [seven settings in miniature](reproduction.md): "
+        "a point per seed, and the verdict of five seeds.",
         "python benchmarks/overview_picture.py",
     ),
     "response.png": (
@@ -29,7 +29,8 @@ PICTURES = {
     ),
     "certificate.png": (
         "Certificate",
-        "The largest learning rate that the paper's convergence theorem certifies, and [the bound](theory.md#certificate) that it gives.",
+        "The largest learning rate that the paper's convergence theorem certifies, "
+        "and [the bound](theory.md#certificate) that it gives.",
         THEORY,
     ),
     "rosenbrock.gif": (

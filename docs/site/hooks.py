@@ -103,7 +103,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Take the script that searches without a server from the site itself: the theme would load one from the internet."""
+    """Take the script that searches without a server from the site: the theme would load one from the internet."""
     return output.replace(REMOTE_WORKER, f"{'../' * page.file.dest_uri.count('/')}assets/file_worker.js")
 
 
