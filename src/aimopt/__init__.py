@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         QuasiHyperbolic,
         ScheduledNesterov,
     )
-    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
+    from aimopt.parts.matrices import Spectral
 
 __version__ = "0.1.0"
 
@@ -78,7 +79,16 @@ __all__ = [
 ]
 
 # The modules that define the names of __all__.
-_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+_MODULES = (
+    "aim",
+    "diagnostics",
+    "groups",
+    "optimizers",
+    "parts.corrections",
+    "parts.filters",
+    "parts.geometries",
+    "parts.matrices",
+)
 
 if not TYPE_CHECKING:  # type checkers would accept every name
 

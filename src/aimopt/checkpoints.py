@@ -193,8 +193,8 @@ def _adapt_state(
         if initial.scalar:
             state[key] = _scalar(p, state[key], key, name)
         else:
-            _check_buffer(p, state[key], key, name)
-            state[key] = state[key].to(state_dtype(p, group))
+            _check_buffer(p, state[key], key, name, initial.shape_for(p))
+            state[key] = state[key].to(state_dtype(p, group, initial))
     return state
 
 
@@ -234,13 +234,14 @@ def _check_names(
         )
 
 
-def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
+def _check_buffer(p: Tensor, value: Any, key: str, name: str, shape: torch.Size | None = None) -> None:
     """Refuse a value that cannot be a state buffer of this parameter."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name}: the checkpoint's {key!r} must be a tensor, and is a {type(value).__name__}")
-    if value.shape != p.shape:
+    if value.shape != (p.shape if shape is None else shape):
+        expected = "" if shape in (None, p.shape) else f", not {tuple(shape)}"
         raise ValueError(
-            f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
+            f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}{expected}; "
             "is it a checkpoint of another model, or are the parameters in another order?"
         )
     kind = "complex" if p.is_complex() else "real"

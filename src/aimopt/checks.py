@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import AXES, Parts, is_finite
+from aimopt.parts.component import AXES, Geometry, Parts, is_finite
 from aimopt.step.gather import parameter_name
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import why_too_short
@@ -32,7 +32,7 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     _check_numbers(group)
     _check_switches(group)
     if parts.geometry.matrices_only:
-        _check_matrices(group, type(parts.geometry).__name__)
+        _check_matrices(group, parts.geometry)
     if (
         parts.correction.solves_linear_system
         and group["decoupled_weight_decay"] == "proximal"
@@ -118,14 +118,16 @@ def _check_switches(group: dict[str, Any]) -> None:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
 
 
-def _check_matrices(group: dict[str, Any], geometry: str) -> None:
+def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
     for i, p in enumerate(group["params"]):
         if p.ndim < 2 or p.is_complex():
             raise ValueError(
-                f"{geometry} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
+                f"{type(geometry).__name__} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
                 f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
                 "aimopt.groups.split and aimopt.groups.combine"
             )
+        if reason := geometry.why_unfit(p.shape):
+            raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")
 
 
 def check_part(part: Any, axis: str) -> Any:

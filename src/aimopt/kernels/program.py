@@ -110,6 +110,8 @@ def fuse(key: ProgramKey) -> Program:
     graph, inputs = Graph(), inputs_of(key.parts)
     parts = with_inputs(key.parts, inputs, lambda field: graph.number(".".join(field)))
     buffers = parts.buffers()
+    if shaped := next((name for name, initial in buffers.items() if initial.shaped), None):
+        raise Untraceable(f"its state {shaped!r} has not the shape of the parameter")
     scalars = [name for name, initial in buffers.items() if initial.scalar]
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)

@@ -8,7 +8,8 @@ from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR
 from aimopt.parts.corrections import Direct, FixedPoint, MixThenMap
 from aimopt.parts.filters import HeavyBall
-from aimopt.parts.geometries import QUINTIC, Spectral
+from aimopt.parts.matrices import Spectral
+from aimopt.parts.orthogonalization import QUINTIC, Coefficients
 from aimopt.step.options import Execution
 
 
@@ -23,7 +24,7 @@ class Muon(AIM):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
         nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = QUINTIC,
+        ns_coefficients: Coefficients | str = QUINTIC,
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
@@ -53,7 +54,7 @@ class AcceleratedMuon(AIM):
         *,
         ell: float | None = None,
         ell_ratio: float | None = None,
-        ns_coefficients: tuple[float, float, float] = QUINTIC,
+        ns_coefficients: Coefficients | str = QUINTIC,
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,

@@ -39,6 +39,11 @@ class Initial:
 
     make: Callable[[Tensor], Tensor]
     scalar: bool = False  # one number per parameter, stored on the device of the step count
+    shaped: bool = False  # `make` decides the shape, such as that of a matrix's factor; such a step is not fused
+
+    def shape_for(self, p: Tensor) -> torch.Size:
+        """The shape of this buffer for a parameter."""
+        return self.make(torch.empty_like(p, device="meta")).shape if self.shaped else p.shape
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
@@ -175,6 +180,10 @@ class Geometry(Component):
     linear: ClassVar[bool]  # P(a·x + b·y) = a·P(x) + b·P(y)
     matrices_only: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
+
+    def why_unfit(self, shape: torch.Size) -> str | None:
+        """Why a parameter of this shape cannot be stepped, or None; every shape of matrices is fit by default."""
+        return None
 
     @abstractmethod
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor | None:

@@ -96,13 +96,17 @@ def begin_state(
         value = initial.make(g)
         if initial.scalar:
             state[name] = value.to(scalar_device)
+        elif p.is_complex() and not initial.shaped:
+            state[name] = torch.view_as_complex(value)
         else:
-            state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(state_dtype(p, group))
+            state[name] = value.to(state_dtype(p, group, initial))
 
 
-def state_dtype(p: Tensor, group: dict[str, Any]) -> torch.dtype:
-    """The dtype of a parameter's state buffers in this group."""
-    if group["state_dtype"] is not None and not p.is_complex():
+def state_dtype(p: Tensor, group: dict[str, Any], initial: Initial) -> torch.dtype:
+    """The dtype of a parameter's state buffer in this group."""
+    if initial.shaped and p.is_complex():
+        return p.real.dtype
+    if group["state_dtype"] is not None and not p.is_complex() and not initial.shaped:
         return cast(torch.dtype, getattr(torch, group["state_dtype"]))
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
