@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
-    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+    from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.filters import (
         EMA,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ScheduledNesterov,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
-    from aimopt.parts.matrices import Spectral
+    from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
 
@@ -41,6 +41,7 @@ __all__ = [
     "RAD",
     "RADAR",
     "SGDM",
+    "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
     "AdaBelief",
@@ -53,6 +54,7 @@ __all__ = [
     "ConstantNAdam",
     "Diagnostics",
     "Direct",
+    "Eigenbasis",
     "Euclidean",
     "ExactQuadratic",
     "FixedPoint",
@@ -64,6 +66,8 @@ __all__ = [
     "Muon",
     "NAdam",
     "Nesterov",
+    "NorMuon",
+    "NormalizedSpectral",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",

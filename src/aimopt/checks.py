@@ -122,9 +122,9 @@ def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
     for i, p in enumerate(group["params"]):
         if p.ndim < 2 or p.is_complex():
             raise ValueError(
-                f"{type(geometry).__name__} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
-                f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
-                "aimopt.groups.split and aimopt.groups.combine"
+                f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
+                f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
+                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine"
             )
         if reason := geometry.why_unfit(p.shape):
             raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")

@@ -15,6 +15,8 @@
     AcceleratedLion  Lookback             Sign           FixedPoint       open in the paper
     Muon             HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon  HeavyBall            Spectral       FixedPoint       open in the paper
+    NorMuon          HeavyBall            Normalized…    MixThenMap       NormalizedSpectral; Direct without Nesterov
+    SOAP             EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` as well.
 """
@@ -30,7 +32,7 @@ from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAd
 from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
-from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -48,6 +50,8 @@ NAMED: tuple[type[AIM], ...] = (
     Muon,
     AcceleratedLion,
     AcceleratedMuon,
+    NorMuon,
+    SOAP,
 )
 
 

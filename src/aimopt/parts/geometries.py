@@ -6,7 +6,8 @@ A geometry is the residual penalty ψ of the paper, defined by its map P from a 
     Adaptive, Relativistic   ‖r‖²_R     P(x) = R⁻¹·x               Adam, NAdam, RAD, RADAR
     Sign                     ‖r‖²_∞     P(x) = sign(x)             Lion
 
-Those of matrices, such as `Spectral`, are in `matrices.py`. `update` observes gradients and returns the metric of the step (R, or None); `apply` is P.
+Those of matrices, such as Muon's `Spectral`, are in `matrices.py`. `update` observes gradients and returns the metric
+of the step (R, or None); `apply` is P.
 """
 
 import math

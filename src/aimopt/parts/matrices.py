@@ -13,14 +13,14 @@ All of them share three fields that say where the matrices of a tensor are:
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, State, StepCount, is_finite
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
 from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Coefficients, exact_polar, newton_schulz, schedule
-from aimopt.parts.tensor_list import TensorList, each
+from aimopt.parts.tensor_list import TensorList, each, sqrt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,10 @@ class MatrixGeometry(Geometry):
 class Orthogonalizing(MatrixGeometry):
     """A geometry that makes all singular values equal.
 
-    `ns_steps` Newton–Schulz iterations in `ns_dtype` (None: bfloat16, but float32 on a CPU, where bfloat16 is slow or
-    worse), or with `polar="exact"` the singular value decomposition (for tests). `ns_coefficients` are three numbers, or
-    "polar-express". `adjust_lr_fn` is torch.optim.Muon's: "original" scales by √max(1, outputs/inputs),
-    "match_rms_adamw" by 0.2·√max(outputs, inputs).
+    `ns_steps` Newton–Schulz iterations in `ns_dtype`, or with `polar="exact"` the singular value decomposition (for
+    tests). None is bfloat16, but float32 on a CPU: many have no bfloat16 instructions, and crawl without them.
+    `ns_coefficients` are three numbers, or "polar-express". `adjust_lr_fn` is torch.optim.Muon's: "original" scales by
+    √max(1, outputs/inputs), "match_rms_adamw" by 0.2·√max(outputs, inputs).
     """
 
     ns_steps: int = 5
@@ -146,3 +146,195 @@ class Spectral(Orthogonalizing):
     def _scaled(self, x: Tensor) -> Tensor:
         scale = self._scale(*self.as_matrices(x).shape[-2:])
         return x if scale == 1 else x * scale
+
+
+@dataclass(frozen=True)
+class NormalizedSpectral(Orthogonalizing):
+    """NorMuon's geometry: orthogonalized, then every row (the weights of one output) divided by its size on average.
+
+    u ← β₂·u + (1−β₂)·mean(O²) per row of the polar factor O, and P = O/(√u + ε), rescaled to the norm of O and by the
+    matrix's shape (Li et al. 2025, arXiv 2510.05491, as in the authors' code); with adjust_lr_fn="match_rms_adamw" to a
+    root mean square of 0.2, as in their Algorithm 1. If a step maps several directions, u observes the first of them.
+    """
+
+    beta2: float = 0.95
+    row_eps: float = 1e-10
+    betas = ("beta2",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("beta2", 0, 1)
+        self._check("row_eps", 0)
+
+    def buffers(self) -> dict[str, Initial]:
+        return {ROW_MOMENT: Initial(lambda g: torch.zeros_like(self.as_matrices(g)[..., :1]), shaped=True)}
+
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Any:
+        return RowMoments(state[ROW_MOMENT], state[ROW_MOMENT].clone())
+
+    def apply(self, x: Tensor, metric: Any) -> Tensor:
+        orthogonal = self.orthogonalize(x)
+        moments = each(self._observe, orthogonal, metric.before)
+        metric.store(moments)
+        return cast(Tensor, each(self._normalize, orthogonal, moments))
+
+    def _observe(self, orthogonal: Tensor, moment: Tensor) -> Tensor:
+        return moment.lerp(self.as_matrices(orthogonal).square().mean(-1, keepdim=True), 1 - self.beta2)
+
+    def _normalize(self, orthogonal: Tensor, moment: Tensor) -> Tensor:
+        matrices = self.as_matrices(orthogonal)
+        rows, columns = matrices.shape[-2:]
+        normalized = matrices / (moment.sqrt() + self.row_eps)
+        norm = _frobenius_norm(normalized) + self.row_eps
+        if self.adjust_lr_fn == "match_rms_adamw":
+            scale = 0.2 * math.sqrt(rows * columns) / norm
+        else:
+            scale = _frobenius_norm(matrices) / norm * self._scale(rows, columns)
+        return self.from_matrices(normalized * scale, orthogonal.shape)
+
+
+ROW_MOMENT = "second_momentum_buffer"  # as in the authors' code
+
+
+def _frobenius_norm(matrices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
+
+
+class RowMoments:
+    """The second moments of rows in one step: each direction that is mapped starts from those before the step."""
+
+    def __init__(self, buffer: Tensor, before: Tensor):
+        self.buffer, self.before = buffer, before
+        self._stored = False
+
+    def store(self, moments: Tensor) -> None:
+        """Keep those of the first direction for the next step."""
+        if not self._stored:
+            self.buffer.copy_(moments)
+            self._stored = True
+
+
+@dataclass(frozen=True)
+class Eigenbasis(MatrixGeometry):
+    """SOAP's geometry: Adam in the eigenbasis of Shampoo's factors (Vyas et al. 2024, arXiv 2409.11321).
+
+    L ← β·L + (1−β)·G·Gᵀ and likewise R of GᵀG, with β = `shampoo_beta` (None: β₂). Their eigenvectors Q_L, Q_R are
+    computed from the first gradient, and every `precondition_frequency` steps one QR step brings them up to date. Then
+    P(x) = Q_L·(Q_Lᵀ·x·Q_R / √v)·Q_Rᵀ, with v the second moment of the rotated gradient. A side longer than `max_side`
+    is not rotated.
+
+    As in the authors' code no gradient is rotated by a basis that has seen it, and ε is added before v's bias
+    correction. The first gradient makes the basis and moves nothing; it does enter the average m, which the authors
+    leave out.
+    """
+
+    beta2: float = 0.95
+    eps: float = 1e-8
+    shampoo_beta: float | None = None
+    precondition_frequency: int = 10
+    max_side: int = 10_000
+    bias_correction: bool | str = True
+    betas = ("beta2",)
+    linear = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("beta2", 0, 1)
+        self._check("eps", 0)
+        if self.shampoo_beta is not None:
+            self._check("shampoo_beta", 0, 1)
+        self._check("precondition_frequency", 1, integer=True)
+        self._check("max_side", 1, integer=True)
+        self._check_choice("bias_correction", (True, False, "exact"))
+
+    def buffers(self) -> dict[str, Initial]:
+        left = Initial(lambda g: self._square(g, -2), shaped=True)
+        right = Initial(lambda g: self._square(g, -1), shaped=True)
+        return {
+            "exp_avg_sq": zeros,
+            "left_factor": left,
+            "right_factor": right,
+            "left_basis": left,
+            "right_basis": right,
+        }
+
+    def _square(self, g: Tensor, side: int) -> Tensor:
+        """A zero matrix for one side; an empty one if the side is too long to be rotated."""
+        matrices = self.as_matrices(g)
+        length = matrices.size(side)
+        if length > self.max_side:
+            return matrices.new_zeros((0, 0))
+        return matrices.new_zeros((*matrices.shape[:-2], length, length))
+
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Any:
+        left, right = state["left_basis"], state["right_basis"]
+        factors = state["left_factor"], state["right_factor"]
+        R = each(self._observe, g, state["exp_avg_sq"], *factors, left, right, t)
+        return Rotation(left, right, R)
+
+    def apply(self, x: Tensor, metric: Any) -> Tensor:
+        return cast(Tensor, each(self._precondition, x, *metric))
+
+    def _precondition(self, x: Tensor, left: Tensor, right: Tensor, R: Tensor) -> Tensor:
+        rotated = rotate(self.as_matrices(x), left, right)
+        return self.from_matrices(rotate(rotated / R, left.mT, right.mT), x.shape)
+
+    def _observe(
+        self, g: Tensor, v: Tensor, left: Tensor, right: Tensor, left_basis: Tensor, right_basis: Tensor, t: StepCount
+    ) -> Tensor:
+        """Advance the state by one gradient; return √v + ε in the rotated basis, bias correction included."""
+        G, V = self.as_matrices(g), self.as_matrices(v)
+        sides = [side for side in ((left, left_basis, -2), (right, right_basis, -1)) if side[0].numel()]
+        first: Any = t == 1
+        # The authors bring the basis up to date at the end of a step; nothing reads it before the next one begins.
+        due: Any = (t > 2) & ((t - 2) % self.precondition_frequency == 0)
+        for factor, basis, dim in sides if due is not False else ():
+            order, refreshed = qr_step(factor, basis)
+            V = choose(due, V.take_along_dim(order.unsqueeze(-1 if dim == -2 else -2), dim), V)
+            basis.copy_(choose(due, refreshed, basis))
+        V = choose(first, V, V.lerp(rotate(G, left_basis, right_basis).square(), 1 - self.beta2))
+        v.copy_(self.from_matrices(V, v.shape))
+        self._observe_factors(G.detach(), sides, first)
+        c = 1 - self.beta2 ** (t - 1) if self.bias_correction else 1.0
+        R = (V.sqrt() + self.eps) / sqrt(c)
+        return choose(first, torch.full_like(R, math.inf), R)
+
+    def _observe_factors(self, G: Tensor, sides: list[tuple[Tensor, Tensor, int]], first: Any) -> None:
+        beta = self.beta2 if self.shampoo_beta is None else self.shampoo_beta
+        for factor, basis, dim in sides:
+            factor.lerp_(G @ G.mT if dim == -2 else G.mT @ G, 1 - beta)
+            if first is not False:
+                basis.copy_(choose(first, eigenvectors(factor), basis))
+
+
+class Rotation(NamedTuple):
+    """The metric of `Eigenbasis`: two bases, and √v + ε between them."""
+
+    left: Tensor
+    right: Tensor
+    R: Tensor
+
+
+def rotate(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ·x·right; an empty basis leaves its side as it is."""
+    x = left.mT @ x if left.numel() else x
+    return x @ right if right.numel() else x
+
+
+def eigenvectors(symmetric: Tensor) -> Tensor:
+    """The eigenvectors, those of the largest eigenvalues first."""
+    return torch.linalg.eigh(symmetric).eigenvectors.flip(-1)
+
+
+def qr_step(factor: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of orthogonal iteration: the present order of the basis by eigenvalue, and the basis after the step."""
+    product = factor @ basis
+    order = (basis * product).sum(-2).argsort(-1, descending=True)
+    return order, torch.linalg.qr(product.take_along_dim(order.unsqueeze(-2), -1)).Q
+
+
+def choose(condition: Any, new: Tensor, old: Tensor) -> Tensor:
+    """One of two tensors. A condition on the device chooses there: nothing waits, so that a step can be captured."""
+    if isinstance(condition, Tensor):
+        return torch.where(condition, new, old)
+    return new if condition else old

@@ -11,6 +11,7 @@ them, and `exact_polar` is the limit, by a singular value decomposition.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -126,7 +127,7 @@ def symmetric_product(x: Tensor, y: Tensor) -> Tensor:
     side = x.size(-2)
     product = x.new_empty((*x.shape[:-1], side))
     edges = [side * i // PANELS for i in range(PANELS + 1)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         product[..., start:end, :end] = x[..., start:end, :] @ y[..., :, :end]
         product[..., :start, start:end] = product[..., start:end, :start].mT
     return product
@@ -138,7 +139,7 @@ def _operations(side: int, length: int, steps: int) -> float:
 
 
 def _operations_on_gram(side: int, length: int, coefficients: Sequence[Coefficients]) -> float:
-    """Those of the iteration on Gram matrices: A and Q·x per segment; A², Q·P and P·A·P per step but the first or last."""
+    """Those of the iteration on Gram matrices: A and Q·x per segment; A², Q·P and P·A·P per step, but for its ends."""
     segments = list(_segments(coefficients))
     small = sum(4 * len(segment) - 3 for segment in segments)
     return len(segments) * side**2 * length * (1 + _SYMMETRIC_SHARE) + small * side**3 * _SYMMETRIC_SHARE
