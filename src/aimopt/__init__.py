@@ -15,12 +15,32 @@ if TYPE_CHECKING:
     from aimopt.aim import AIM
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
-    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.adaptive import (
+        LAMB,
+        AdaBelief,
+        Adam,
+        AdamW,
+        Adan,
+        ConstantNAdam,
+        NAdam,
+        QHAdam,
+        ScheduleFreeAdamW,
+    )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.decays import (
+        CautiousDecay,
+        Corrected,
+        Coupled,
+        Decoupled,
+        Independent,
+        Proximal,
+        Sphere,
+        TrustRatio,
+    )
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -29,8 +49,10 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        Unfiltered,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
+    from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
     from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
@@ -38,6 +60,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AIM",
     "EMA",
+    "LAMB",
     "RAD",
     "RADAR",
     "SGDM",
@@ -50,8 +73,13 @@ __all__ = [
     "Adan",
     "AdanPair",
     "Adaptive",
+    "Average",
     "Belief",
+    "CautiousDecay",
     "ConstantNAdam",
+    "Corrected",
+    "Coupled",
+    "Decoupled",
     "Diagnostics",
     "Direct",
     "Eigenbasis",
@@ -60,7 +88,10 @@ __all__ = [
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "Independent",
+    "Last",
     "Lion",
+    "Lookahead",
     "Lookback",
     "MixThenMap",
     "Muon",
@@ -68,13 +99,19 @@ __all__ = [
     "Nesterov",
     "NorMuon",
     "NormalizedSpectral",
+    "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
+    "ScheduleFree",
+    "ScheduleFreeAdamW",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
+    "Sphere",
+    "TrustRatio",
+    "Unfiltered",
     "available",
     "create",
     "groups",
@@ -89,8 +126,10 @@ _MODULES = (
     "groups",
     "optimizers",
     "parts.corrections",
+    "parts.decays",
     "parts.filters",
     "parts.geometries",
+    "parts.iterates",
     "parts.matrices",
 )
 

@@ -183,11 +183,11 @@ class TestShapedState:
         saved = optimizer.state_dict()
         saved["state"][0][key] = torch.zeros(4, 4, dtype=torch.float64)
         with pytest.raises(
-            ValueError, match=rf"shape \(5, 4\) and the checkpoint's '{key}' for it \(4, 4\), not \(5, "
+            ValueError, match=rf"shape \(5, 4\) and the checkpoint's '{key}' for it \(4, 4\) instead of \(5, "
         ):
             build(params).load_state_dict(saved)
         optimizer.state[params[0]][key] = torch.zeros(4, 4, dtype=torch.float64)
-        with pytest.raises(RuntimeError, match=rf"its state '{key}' has shape \(4, 4\) and must have \(5, "):
+        with pytest.raises(RuntimeError, match=rf"the state '{key}' \(4, 4\) instead of \(5, "):
             advance(optimizer, params, 1)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -202,7 +202,7 @@ class TestShapedState:
         assert optimizer.state[params[0]][key].dtype == torch.float32
 
     def test_a_fused_step_is_refused_with_the_reason(self, name: str) -> None:
-        with pytest.raises(ValueError, match="has not the shape of the parameter; leave fused=None"):
+        with pytest.raises(ValueError, match="does not have the shape of the parameter; leave fused=None"):
             getattr(aimopt, name)(parameters([(5, 4)]), fused=True)
 
 

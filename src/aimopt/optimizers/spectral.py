@@ -10,7 +10,7 @@ from aimopt.parts.corrections import Direct, FixedPoint, MixThenMap
 from aimopt.parts.filters import EMA, HeavyBall
 from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 from aimopt.parts.orthogonalization import QUINTIC, Coefficients
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 @final
@@ -28,7 +28,7 @@ class Muon(AIM):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -37,7 +37,7 @@ class Muon(AIM):
             geometry=Spectral(ns_steps, ns_coefficients, eps, adjust_lr_fn),
             correction=MixThenMap() if nesterov else Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -58,7 +58,7 @@ class AcceleratedMuon(AIM):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -67,7 +67,7 @@ class AcceleratedMuon(AIM):
             geometry=Spectral(ns_steps, ns_coefficients, eps, adjust_lr_fn),
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -87,7 +87,7 @@ class NorMuon(AIM):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -96,7 +96,7 @@ class NorMuon(AIM):
             geometry=NormalizedSpectral(ns_steps, ns_coefficients, eps, adjust_lr_fn, beta2=beta2),
             correction=MixThenMap() if nesterov else Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -116,7 +116,7 @@ class SOAP(AIM):
         precondition_frequency: int = 10,
         max_side: int = 10_000,
         bias_correction: bool = True,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         geometry = Eigenbasis(
@@ -129,5 +129,5 @@ class SOAP(AIM):
             geometry=geometry,
             correction=Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )

@@ -38,7 +38,7 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
         tensors = {name: x for name, x in state.items() if name not in scalar_names}
         scalars = {name: x for name, x in state.items() if name in scalar_names}
         ordinary = _are_ordinary(p, grad, tensors.values()) and all(map(_is_ordinary_scalar, scalars.values()))
-        shapes = {name: initial.shape_for(p) for name, initial in shaped.items() if name in state}
+        shapes = {} if ordinary else {name: initial.shape_for(p) for name, initial in shaped.items()}
         reason = None if ordinary else why_unusable(p, grad, tensors, scalars, shapes)
         if reason is None and matrices_only and p.ndim < 2:
             geometry = type(gathered.parts.geometry).__name__
@@ -87,7 +87,7 @@ def why_unusable(
 ) -> Reason | None:
     """Why a parameter cannot be stepped, or None: everything that torch would notice too late or not at all.
 
-    `shapes` are those of the buffers that have another shape than the parameter.
+    `shapes` are those of the buffers that do not have the parameter's shape.
     """
     return next((reason for reason in _reasons(p, grad, buffers, scalars, shapes) if reason is not None), None)
 
@@ -113,7 +113,7 @@ def _reasons(
         if not isinstance(x, Tensor):
             yield Reason(f"{name} is a {type(x).__name__}, not a tensor")
         yield _of_another_kind(name, x, p)
-        yield _unreadable(name, x, p, shapes.get(key, p.shape))
+        yield _unreadable(name, x, p, shapes.get(key))
         yield _unwritable(name, x)
     for key, x in scalars.items():
         name = f"its state {key!r}"
@@ -136,20 +136,18 @@ def _of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
 
 
 def _unreadable(name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None) -> Reason | None:
-    if shape is not None and shape != p.shape and x.shape != shape:
-        return Reason(f"{name} has shape {tuple(x.shape)} and must have {tuple(shape)}; {IF_REPLACED}")
+    other = name.replace("its", "the")
     if x.shape != (p.shape if shape is None else shape):
-        other = name.replace("its", "the")
-        return Reason(f"it has shape {tuple(p.shape)} and {other} {tuple(x.shape)}; {IF_REPLACED}")
+        expected = "" if shape is None else f" instead of {tuple(shape)}"
+        return Reason(f"it has shape {tuple(p.shape)} and {other} {tuple(x.shape)}{expected}; {IF_REPLACED}")
     if x.device != p.device:
-        other = name.replace("its", "the")
         return Reason(f"it is on {p.device} and {other} on {x.device}; move them to the same device")
     if x.layout != torch.strided and is_plain(type(x)):
         return Reason(f"{name} has layout {x.layout}, and only strided tensors can be stepped; use .to_dense()")
     if x.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         return Reason(f"{name} has dtype {x.dtype}, and only {known} can be stepped")
-    if x.is_complex() != p.is_complex():
+    if x.is_complex() != (p.is_complex() and shape is None):
         return Reason(f"{name} has dtype {x.dtype}, which does not fit a parameter of dtype {p.dtype}")
     return why_too_short(name, x)
 
