@@ -15,12 +15,32 @@ if TYPE_CHECKING:
     from aimopt.aim import AIM
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
-    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.adaptive import (
+        LAMB,
+        AdaBelief,
+        Adam,
+        AdamW,
+        Adan,
+        ConstantNAdam,
+        NAdam,
+        QHAdam,
+        ScheduleFreeAdamW,
+    )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
-    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+    from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.decays import (
+        CautiousDecay,
+        Corrected,
+        Coupled,
+        Decoupled,
+        Independent,
+        Proximal,
+        Sphere,
+        TrustRatio,
+    )
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -29,17 +49,22 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        Unfiltered,
     )
-    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
+    from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
+    from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AIM",
     "EMA",
+    "LAMB",
     "RAD",
     "RADAR",
     "SGDM",
+    "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
     "AdaBelief",
@@ -48,28 +73,45 @@ __all__ = [
     "Adan",
     "AdanPair",
     "Adaptive",
+    "Average",
     "Belief",
+    "CautiousDecay",
     "ConstantNAdam",
+    "Corrected",
+    "Coupled",
+    "Decoupled",
     "Diagnostics",
     "Direct",
+    "Eigenbasis",
     "Euclidean",
     "ExactQuadratic",
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "Independent",
+    "Last",
     "Lion",
+    "Lookahead",
     "Lookback",
     "MixThenMap",
     "Muon",
     "NAdam",
     "Nesterov",
+    "NorMuon",
+    "NormalizedSpectral",
+    "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
+    "ScheduleFree",
+    "ScheduleFreeAdamW",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
+    "Sphere",
+    "TrustRatio",
+    "Unfiltered",
     "available",
     "create",
     "groups",
@@ -78,7 +120,18 @@ __all__ = [
 ]
 
 # The modules that define the names of __all__.
-_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+_MODULES = (
+    "aim",
+    "diagnostics",
+    "groups",
+    "optimizers",
+    "parts.corrections",
+    "parts.decays",
+    "parts.filters",
+    "parts.geometries",
+    "parts.iterates",
+    "parts.matrices",
+)
 
 if not TYPE_CHECKING:  # type checkers would accept every name
 
