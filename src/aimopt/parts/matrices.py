@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
-from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Coefficients, exact_polar, newton_schulz, schedule
+from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Quintic, exact_polar, newton_schulz, schedule
 from aimopt.parts.tensor_list import TensorList, each, sqrt
 
 
@@ -75,7 +75,7 @@ class Orthogonalizing(MatrixGeometry):
     """
 
     ns_steps: int = 5
-    ns_coefficients: Coefficients | str = QUINTIC
+    ns_coefficients: Quintic | str = QUINTIC
     eps: float = 1e-7
     adjust_lr_fn: str | None = None
     polar: str = "newton-schulz"
