@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from aimopt.aim import AIM
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
-    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.adaptive import (
+        MARS,
+        AdaBelief,
+        Adam,
+        AdamW,
+        Adan,
+        AdEMAMix,
+        CautiousAdamW,
+        ConstantNAdam,
+        NAdam,
+        QHAdam,
+    )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import AcceleratedMuon, Muon
-    from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.corrections import Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -29,6 +40,8 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        TwoSpeed,
+        VarianceReduced,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
 
@@ -37,11 +50,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AIM",
     "EMA",
+    "MARS",
     "RAD",
     "RADAR",
     "SGDM",
     "AcceleratedLion",
     "AcceleratedMuon",
+    "AdEMAMix",
     "AdaBelief",
     "Adam",
     "AdamW",
@@ -49,6 +64,8 @@ __all__ = [
     "AdanPair",
     "Adaptive",
     "Belief",
+    "Cautious",
+    "CautiousAdamW",
     "ConstantNAdam",
     "Diagnostics",
     "Direct",
@@ -70,6 +87,8 @@ __all__ = [
     "Secant",
     "Sign",
     "Spectral",
+    "TwoSpeed",
+    "VarianceReduced",
     "available",
     "create",
     "groups",

@@ -24,9 +24,9 @@ from aimopt import checkpoints, checks
 from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
-from aimopt.messages.calling import explained
+from aimopt.messages.calling import explained, naming
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Correction, Filter, Geometry, Initial, Parts
+from aimopt.parts.component import CYCLED, Correction, Filter, Geometry, Initial, Parts
 from aimopt.parts.corrections import Direct
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
@@ -98,21 +98,45 @@ class AIM(Optimizer):
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""
         if not isinstance(param_group, dict):
             raise TypeError(f"a parameter group must be a dict with the key 'params', got {type(param_group).__name__}")
-        group = {**self.defaults, **self._parts_for_new(param_group).to_group()}
-        group |= {name: value for name, value in param_group.items() if name not in Parts._fields}
-        super().add_param_group(group)
+        count = len(self.param_groups)
         try:
+            parts = self._parts_for_new(param_group)
+            if not _is_complete(param_group):
+                param_group, warning = checks.adapt_group(param_group, parts)
+                if warning:
+                    warnings.warn(f"{type(self).__name__}: {warning}", stacklevel=2)
+            group = {name: value for name, value in self.defaults.items() if name in checks.SHARED_KEYS}
+            group |= parts.to_group()
+            group |= {name: value for name, value in param_group.items() if name not in Parts._fields}
+            names = {*group}
+            super().add_param_group(group)
+            for name in self.param_groups[-1].keys() & (self.defaults.keys() - names):
+                del self.param_groups[-1][name]  # torch has added the hyperparameters of the default parts
             checks.check_group(self.param_groups[-1], self.param_groups[:-1])
             self._warn_about_ell(self.param_groups[-1], Parts.from_group(self.param_groups[-1]))
-        except BaseException:
-            self.param_groups.pop()
+        except BaseException as error:
+            del self.param_groups[count:]
+            if isinstance(error, ValueError):
+                error.args = (naming(type(self), str(error)),)
             raise
 
     def _parts_for_new(self, group: dict[str, Any]) -> Parts:
-        if all(isinstance(group.get(axis), str) for axis in Parts._fields):
-            return Parts.from_group(group)  # a complete group of another optimizer
-        default = Parts.from_group(self.defaults)._asdict()
+        if _is_complete(group):
+            return Parts.from_group(group)
+        defaults = self.defaults
+        if _LATER_BETAS in defaults:
+            defaults = {**{k: v for k, v in defaults.items() if k != CYCLED}, "betas": defaults[_LATER_BETAS]}
+        default = Parts.from_group(defaults)._asdict()
         return Parts(**{axis: checks.check_part(group.get(axis, default[axis]), axis) for axis in Parts._fields})
+
+    def let_schedulers_write_momentum(self) -> None:
+        """Let schedulers that cycle momentum write `momentum` to all groups, because some of them have no `betas`.
+
+        OneCycleLR and CyclicLR look for `betas` in the defaults. If it is there, they write it to all groups.
+        """
+        if "betas" in self.defaults:
+            self.defaults[_LATER_BETAS] = self.defaults.pop("betas")
+            self.defaults[CYCLED] = self.defaults[_LATER_BETAS][0]
 
     def _warn_about_ell(self, group: dict[str, Any], parts: Parts) -> None:
         if not self._warned_about_ell and (warning := checks.warning_about_ell(group, parts)):
@@ -378,13 +402,20 @@ class AIM(Optimizer):
         self.__dict__.setdefault("observers", [])
         self._reset_caches()
         for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+            for name in checks.SHARED_KEYS & self.defaults.keys():
+                group.setdefault(name, self.defaults[name])
 
 
+def _is_complete(group: dict[str, Any]) -> bool:
+    """Whether it is a group of another optimizer, with all its parts."""
+    return all(isinstance(group.get(axis), str) for axis in Parts._fields)
+
+
+AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
 
+_LATER_BETAS = "betas of groups added later"
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 _STEP_VALUES = itemgetter("weight_decay", *checks.SWITCHES)
 

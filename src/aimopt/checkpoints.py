@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype
+from aimopt.parts.component import CYCLED, PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype
 from aimopt.step.gather import state_dtype
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import is_expanded, why_too_short
@@ -159,6 +159,8 @@ def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
         }
         if _beta_names(ours) != _saved_beta_names(saved):
             adopted.pop("betas", None)
+    if "betas" in adopted and CYCLED in adopted and CYCLED not in ours:  # of a scheduler for several kinds of groups
+        adopted["betas"] = (adopted.pop(CYCLED), *adopted["betas"][1:])
     return {**ours, **adopted, "params": saved["params"]}
 
 

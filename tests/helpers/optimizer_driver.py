@@ -18,6 +18,7 @@ Factory = Callable[[Any], torch.optim.Optimizer]
 SHAPES = ((5, 4), (7,), (3, 2, 2), ())
 MATRICES = ((5, 4), (4, 9), (3, 2, 2, 2))
 NEEDS_MATRICES = ("Muon", "AcceleratedMuon")
+NEEDS_WHOLE_TENSORS = (*NEEDS_MATRICES, "MARS", "CautiousAdamW")  # by default: a norm, or the mean of a mask
 
 
 def parameters(
@@ -91,4 +92,5 @@ def shapes_for(optimizer: type[AIM]) -> tuple[tuple[int, ...], ...]:
 
 
 ALL = list(NAMED)
+FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_WHOLE_TENSORS]
 EXCEPT_MATRICES = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_MATRICES]

@@ -9,6 +9,9 @@
     QHAdam           QuasiHyperbolic      Adaptive       Direct
     Adan             AdanPair             Adaptive       Direct
     AdaBelief        EMA                  Belief         Direct
+    AdEMAMix         TwoSpeed             Adaptive       Direct
+    MARS             VarianceReduced      Adaptive       Direct           its geometry sees the corrected gradient
+    CautiousAdamW    EMA                  Adaptive       Cautious         around Direct
     RAD              EMA                  Relativistic   Direct
     RADAR            GradientDifference   Relativistic   FixedPoint
     Lion             Lookback             Sign           Direct
@@ -26,7 +29,18 @@ from torch.optim.optimizer import ParamsT
 
 from aimopt.aim import AIM
 from aimopt.messages.spelling import suggestion
-from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+from aimopt.optimizers.adaptive import (
+    MARS,
+    AdaBelief,
+    Adam,
+    AdamW,
+    Adan,
+    AdEMAMix,
+    CautiousAdamW,
+    ConstantNAdam,
+    NAdam,
+    QHAdam,
+)
 from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
@@ -44,6 +58,9 @@ NAMED: tuple[type[AIM], ...] = (
     QHAdam,
     Adan,
     AdaBelief,
+    AdEMAMix,
+    MARS,
+    CautiousAdamW,
     Lion,
     Muon,
     AcceleratedLion,

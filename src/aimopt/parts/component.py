@@ -75,23 +75,42 @@ class Component(ABC):
     axis: ClassVar[str]
     registry: ClassVar[dict[str, type["Component"]]]
     betas: ClassVar[tuple[str, ...]] = ()
+    wraps: ClassVar[str | None] = None  # the field that holds another part of this axis
+    # Other names that a user may give for a field when a group is made: the field, and its value from theirs.
+    aliases: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {}
+    declares: ClassVar[dict[str, str]] = {}  # what every final class of this axis must say, True or False, and why
 
     def __init_subclass__(cls) -> None:
         if Component in cls.__bases__:
             cls.registry = {}
         else:
+            if not isabstract(cls):
+                cls._check_declarations()
             known = cls.registry.setdefault(cls.__name__, cls)
             if known.__module__ != cls.__module__:
                 raise TypeError(f"{known.__module__} has a {cls.axis} called {cls.__name__}; give yours another name")
             cls.registry[cls.__name__] = cls
+
+    @classmethod
+    def _check_declarations(cls) -> None:
+        for name, meaning in cls.declares.items():
+            if not isinstance(getattr(cls, name, None), bool):
+                raise TypeError(
+                    f"{cls.__name__}: a {cls.axis} must say whether {meaning}; write `{name} = True` or "
+                    f"`{name} = False` in the class"
+                )
 
     def buffers(self) -> Mapping[str, Initial | Callable[[Tensor], Tensor]]:
         """The state of one parameter: the name of each buffer, and how it starts; a function gets the gradient."""
         return {}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The fields that are stored in the group under their own names."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.betas}
+        """The fields that the group stores under their own names; a wrapped part is a class name and its fields."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.betas}
+        if self.wraps is None:
+            return values
+        inner: Component = values[self.wraps]
+        return {**values, self.wraps: type(inner).__name__, **inner.hyperparameters()}
 
     def beta_values(self) -> tuple[float, ...]:
         """The fields that are stored in the group's `betas`."""
@@ -172,7 +191,8 @@ class Geometry(Component):
     """Decides the shape of a step: the map P from a direction to a displacement of unit learning rate."""
 
     axis = "geometry"
-    linear: ClassVar[bool]  # P(a·x + b·y) = a·P(x) + b·P(y)
+    declares: ClassVar[dict[str, str]] = {"linear": "its map is linear, P(a·x + b·y) = a·P(x) + b·P(y)"}
+    linear: ClassVar[bool]
     matrices_only: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
 
@@ -189,6 +209,7 @@ class Correction(Component):
     """Decides what the θ-step adds to the descent point y = θ − η·P(m)."""
 
     axis = "correction"
+    linear: ClassVar[bool] = True  # with a linear P, the displacement is linear in m and ĝ
     joint: ClassVar[bool] = False  # `solve` gets the parameters of all groups, which must all have this correction
     solves_linear_system: ClassVar[bool] = False  # needs a linear P and no decay after the step
     prediction: ClassVar[tuple[float, ...]] = (1.0,)  # ĝ, as weights of g, g_prev, …
@@ -319,16 +340,20 @@ class Parts(NamedTuple):
     def from_group(cls, group: dict[str, Any]) -> "Parts":
         """The parts that a parameter group describes. They are cached by value, because every step reads them."""
         classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
-        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes)])
+        wrapped = tuple([part.lookup(group.get(part.wraps, "")) for part in classes if part.wraps is not None])
+        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes, wrapped)])
         try:
-            return _parts(classes, values)
+            return _parts(classes, wrapped, values)
         except TypeError:  # an unhashable value is invalid: building the part raises the error that says so
-            return _parts.__wrapped__(classes, values)
+            return _parts.__wrapped__(classes, wrapped, values)
 
 
 AXES: dict[str, type[Component]] = {axis.axis: axis for axis in (Filter, Geometry, Correction)}
 assert tuple(AXES) == Parts._fields
 _ABSENT = "(absent)"
+# A scheduler that cycles momentum writes this key to all groups of an optimizer, if some of them have a HeavyBall. In a
+# group that has `betas` it is the first of them.
+CYCLED = "momentum"
 
 
 def _hashable(value: Any) -> Any:
@@ -336,27 +361,38 @@ def _hashable(value: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _keys(classes: tuple[type[Component], ...]) -> tuple[str, ...]:
-    """The group keys from which parts of these classes are read."""
-    names = [f.name for part in classes for f in fields(part) if f.name not in part.betas]
-    filter, geometry, _ = classes
-    return tuple(dict.fromkeys(names + (["betas"] if filter.betas else list(geometry.betas))))
+def _keys(classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...]) -> tuple[str, ...]:
+    """The group keys from which parts of these classes, and the parts that they wrap, are read."""
+    names = [f.name for part in (*classes, *wrapped) for f in fields(part) if f.name not in part.betas]
+    filter, geometry, *_ = classes
+    return tuple(dict.fromkeys(names + (["betas", CYCLED] if filter.betas else list(geometry.betas))))
 
 
 @lru_cache(maxsize=4096)
-def _parts(classes: tuple[type[Component], ...], values: tuple[Any, ...]) -> Parts:
-    group = {name: value for name, value in zip(_keys(classes), values, strict=True) if value is not _ABSENT}
-    filter, geometry, _ = classes
+def _parts(
+    classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...], values: tuple[Any, ...]
+) -> Parts:
+    group = {name: value for name, value in zip(_keys(classes, wrapped), values, strict=True) if value is not _ABSENT}
+    filter, geometry, *_ = classes
     names = (*filter.betas, *geometry.betas)
+    beta_values: dict[type[Component], dict[str, Any]] = {}
     if filter.betas and "betas" in group:
         betas = group.pop("betas")
         if not isinstance(betas, tuple) or len(betas) != len(names):
             raise ValueError(f"betas must be the {len(names)} numbers ({', '.join(names)}), got {betas!r}")
-        beta_values = [betas[: len(filter.betas)], betas[len(filter.betas) :], ()]
-    else:
-        beta_values = [(), tuple(group[name] for name in geometry.betas if name in group), ()]
-    built = []
-    for part, values_of_part in zip(classes, beta_values, strict=True):
-        arguments = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
-        built.append(part(**arguments, **dict(zip(part.betas, values_of_part, strict=False))))
-    return Parts(*built)  # type: ignore[arg-type]
+        if CYCLED in group and all(f.name != CYCLED for part in (*classes, *wrapped) for f in fields(part)):
+            betas = (group[CYCLED], *betas[1:])
+        count = len(filter.betas)
+        beta_values[filter] = dict(zip(filter.betas, betas[:count], strict=True))
+        beta_values[geometry] = dict(zip(geometry.betas, betas[count:], strict=True))
+    elif not filter.betas:
+        beta_values[geometry] = {name: group[name] for name in geometry.betas if name in group}
+    return Parts(*[_build(part, group, beta_values.get(part, {})) for part in classes])  # type: ignore[arg-type]
+
+
+def _build(part: type[Component], group: dict[str, Any], betas: dict[str, Any]) -> Component:
+    """The part of this class, and the part that it wraps, from their values in a group."""
+    values = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
+    if part.wraps is not None:
+        values[part.wraps] = _build(part.lookup(values[part.wraps]), group, {})
+    return part(**values, **betas)
