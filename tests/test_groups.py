@@ -9,7 +9,7 @@ from torch import nn
 
 import aimopt
 from aimopt import AIM, RADAR, Muon, groups
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from optimizer_driver import advance, assert_same, flat, parameters, push
 
 

@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import AcceleratedMuon, Muon
     from aimopt.parts.corrections import Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.decays import (
+        CautiousDecay,
+        Corrected,
+        Coupled,
+        Decoupled,
+        Independent,
+        Proximal,
+        Sphere,
+        TrustRatio,
+    )
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
         VarianceReduced,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
 
 __version__ = "0.1.0"
 
@@ -63,10 +74,15 @@ __all__ = [
     "Adan",
     "AdanPair",
     "Adaptive",
+    "Average",
     "Belief",
     "Cautious",
     "CautiousAdamW",
+    "CautiousDecay",
     "ConstantNAdam",
+    "Corrected",
+    "Coupled",
+    "Decoupled",
     "Diagnostics",
     "Direct",
     "Euclidean",
@@ -74,19 +90,26 @@ __all__ = [
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "Independent",
+    "Last",
     "Lion",
+    "Lookahead",
     "Lookback",
     "MixThenMap",
     "Muon",
     "NAdam",
     "Nesterov",
+    "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
+    "ScheduleFree",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
+    "Sphere",
+    "TrustRatio",
     "TwoSpeed",
     "VarianceReduced",
     "available",
@@ -97,7 +120,17 @@ __all__ = [
 ]
 
 # The modules that define the names of __all__.
-_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+_MODULES = (
+    "aim",
+    "diagnostics",
+    "groups",
+    "optimizers",
+    "parts.corrections",
+    "parts.decays",
+    "parts.filters",
+    "parts.geometries",
+    "parts.iterates",
+)
 
 if not TYPE_CHECKING:  # type checkers would accept every name
 

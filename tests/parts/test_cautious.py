@@ -10,7 +10,7 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM, EMA, Adaptive, Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant, Sign
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from optimizer_driver import advance, assert_same, count_paths, drive, flat, parameters, push
 
 pytestmark = pytest.mark.usefixtures("float64_scalars")

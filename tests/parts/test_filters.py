@@ -117,7 +117,7 @@ def test_the_schedules_of_two_speeds() -> None:
 
 def test_what_needs_the_norm_of_a_tensor_is_not_fused_and_says_why() -> None:
     with count_paths() as paths:
-        drive(lambda p: aimopt.MARS(p, max_norm=None), parameters(), 3)
+        drive(lambda p: aimopt.MARS(p, clip_norm=None), parameters(), 3)
         drive(lambda p: aimopt.AdEMAMix(p, alpha_warmup=5, beta3_warmup=5), parameters(), 3)
     assert set(paths) == {"fused"}
     with count_paths() as paths:
@@ -128,13 +128,13 @@ def test_what_needs_the_norm_of_a_tensor_is_not_fused_and_says_why() -> None:
     assert set(paths) == {"foreach"}
     with pytest.raises(ValueError, match="it needs the 'norm' of a whole tensor before it can move one element"):
         aimopt.MARS(parameters(), fused=True)
-    wide = drive(lambda p: aimopt.MARS(p, max_norm=1e9), parameters(), 3)
-    assert_same(wide, drive(lambda p: aimopt.MARS(p, max_norm=None), parameters(), 3))
+    wide = drive(lambda p: aimopt.MARS(p, clip_norm=1e9), parameters(), 3)
+    assert_same(wide, drive(lambda p: aimopt.MARS(p, clip_norm=None), parameters(), 3))
     assert (wide - limited).abs().max() > 1e-6
 
 
 def test_a_limited_gradient_has_the_largest_norm() -> None:
-    filter = VarianceReduced(0.9, 0.1, max_norm=0.5)
+    filter = VarianceReduced(0.9, 0.1, clip_norm=0.5)
     state = {name: torch.zeros(5, dtype=torch.float64) for name in filter.buffers()}
     _, large = filter.update(state, torch.full((5,), 3.0, dtype=torch.float64), 1)
     assert float(large.norm()) == pytest.approx(0.5)
@@ -156,7 +156,7 @@ def test_a_constant_gradient_comes_out_as_the_response_says() -> None:
 
 @pytest.mark.parametrize("geometry", [Euclidean(), Relativistic()])
 def test_checkpoints_of_the_new_filters_go_on(geometry: Any, tmp_path: Any) -> None:
-    for filter in (TwoSpeed(alpha_warmup=7, beta_slow_warmup=9), VarianceReduced(max_norm=1.0)):
+    for filter in (TwoSpeed(alpha_warmup=7, beta_slow_warmup=9), VarianceReduced(clip_norm=1.0)):
         params = parameters()
         optimizer = AIM(params, 0.01, filter=filter, geometry=geometry)
         whole = drive(partial(AIM, lr=0.01, filter=filter, geometry=geometry), parameters(), 10)

@@ -259,7 +259,7 @@ class MARS(AIM):
         lr: η.
         betas: (β1, β2).
         gamma: γ, the strength of the correction.
-        max_norm: the largest norm of a corrected gradient, per tensor. None does not limit it, and the step is fused.
+        clip_norm: the largest norm of a corrected gradient, per tensor. None does not limit it, and the step is fused.
     """
 
     def __init__(
@@ -272,14 +272,14 @@ class MARS(AIM):
         amsgrad: bool = False,
         *,
         gamma: float = 0.025,
-        max_norm: float | None = 1.0,
+        clip_norm: float | None = 1.0,
         **execution: Unpack[Execution],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
             params,
             lr,
-            filter=VarianceReduced(beta1, gamma, max_norm),
+            filter=VarianceReduced(beta1, gamma, clip_norm),
             geometry=Adaptive(beta2, eps, amsgrad, debias_eps=True),
             correction=Direct(),
             weight_decay=weight_decay,

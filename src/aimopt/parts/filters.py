@@ -30,7 +30,7 @@ from aimopt.parts.component import (
     scalar,
     zeros,
 )
-from aimopt.parts.tensor_list import each, mix
+from aimopt.parts.tensor_list import at_most, each, mix
 
 
 class Coefficients(NamedTuple):
@@ -317,14 +317,14 @@ class TwoSpeed(Filter):
 
     def alpha_at(self, t: StepCount) -> Any:
         """α of step t."""
-        return self.alpha if self.alpha_warmup is None else _warmed_up(t, self.alpha_warmup) * self.alpha
+        return self.alpha if self.alpha_warmup is None else at_most(t / self.alpha_warmup, 1.0) * self.alpha
 
     def beta_slow_at(self, t: StepCount) -> Any:
         """β₃ of step t."""
         if self.beta_slow_warmup is None:
             return self.beta_slow
         fast, slow = _time_constant(self.beta), _time_constant(self.beta_slow)
-        inverse = -1 / (_warmed_up(t, self.beta_slow_warmup) * (slow - fast) + fast)
+        inverse = -1 / (at_most(t / self.beta_slow_warmup, 1.0) * (slow - fast) + fast)
         return math.exp(inverse) if isinstance(inverse, float) else inverse.exp()
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
@@ -344,12 +344,6 @@ class TwoSpeed(Filter):
         return Transfer((newest, previous), (1.0, -beta - slow, beta * slow))
 
 
-def _warmed_up(t: StepCount, steps: int) -> Any:
-    """min(t/steps, 1)."""
-    fraction = t / steps
-    return min(fraction, 1.0) if isinstance(fraction, float) else fraction.clamp(max=1.0)
-
-
 def _time_constant(beta: float) -> float:
     """−1/ln β: the number of steps in which an average forgets all but 1/e; nearly 0 for β = 0."""
     return -1 / math.log(max(beta, 1e-300))
@@ -359,22 +353,22 @@ def _time_constant(beta: float) -> float:
 class VarianceReduced(Filter):
     """MARS: the average of a corrected gradient c, which the geometry observes as well (Yuan et al. 2024).
 
-    c = g + γ·β/(1−β)·(g − g_prev), with g_prev = 0 at the start; if `max_norm` is given, a c of a larger norm is scaled
+    c = g + γ·β/(1−β)·(g − g_prev), with g_prev = 0 at the start. If `clip_norm` is given, a c of a larger norm is scaled
     to it, per tensor. Without that, m is the m of `GradientDifference(β, γ·β)`: RADAR's γ is MARS's times β.
     `bias_correction` is that of `GradientDifference`.
     """
 
     beta: float = 0.95
     gamma: float = 0.025
-    max_norm: float | None = None
+    clip_norm: float | None = None
     bias_correction: bool | str = True
     betas = ("beta",)
 
     def __post_init__(self) -> None:
         self._check("beta", 0, 1)
         self._check("gamma", 0)
-        if self.max_norm is not None:
-            self._check("max_norm", 0, open_low=True)
+        if self.clip_norm is not None:
+            self._check("clip_norm", 0, open_low=True)
         self._check_choice("bias_correction", (True, False, "exact"))
 
     @property
@@ -388,8 +382,8 @@ class VarianceReduced(Filter):
         beta, weight = self.beta, self.gamma * self.beta / (1 - self.beta)
         corrected = mix(g, 1 + weight, state["last_grad"], -weight)
         state["last_grad"].copy_(g)  # not the step's `prev_grad`, which other parts start from the first gradient
-        if self.max_norm is not None:
-            corrected = each(_limit_norm, corrected, self.max_norm)
+        if self.clip_norm is not None:
+            corrected = each(_limit_norm, corrected, self.clip_norm)
         average = state["exp_avg"].mul_(beta).add_(corrected, alpha=1 - beta)
         c: Any = 1 - beta**t if self.bias_correction else 1.0
         if self.bias_correction == "exact":
@@ -397,7 +391,7 @@ class VarianceReduced(Filter):
         return average / c, corrected
 
     def transfer(self) -> Transfer:
-        """That of RADAR's filter, while no corrected gradient exceeds `max_norm`."""
+        """That of RADAR's filter, while no corrected gradient exceeds `clip_norm`."""
         return GradientDifference(self.beta, self.gamma * self.beta).transfer()
 
 
