@@ -235,7 +235,7 @@ def test_no_error_names_a_constructor_that_was_not_called() -> None:
         (lambda: Mine(parameters(), filter=1, geometry=aimopt.Sign()), "Mine: filter must be a Filter"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^{beginning}"):
-            call()  # type: ignore[no-untyped-call]
+            call()
     optimizer = aimopt.RADAR(parameters())
     with pytest.raises(ValueError, match=r"^RADAR: GradientDifference: gamma must be"):
         optimizer.add_param_group({"params": parameters(seed=1), "gamma": -1})

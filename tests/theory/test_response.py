@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isabstract
 from typing import Any
 
 import numpy as np
@@ -249,25 +248,6 @@ def test_at_gamma_beta1_and_at_ell_eta_nothing_is_filtered() -> None:
         np.testing.assert_allclose(same.grid().magnitude, 1)
     remembers = theory.response(GradientDifference(0.0, 0.5))  # g + ½(g − g_prev): no average at all
     assert remembers.quasi_hyperbolic is None
-
-
-FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswith("aimopt") and not isabstract(one)]
-
-
-@pytest.mark.parametrize("filter", FILTERS, ids=lambda filter: type(filter).__name__)
-def test_every_filter_does_what_it_declares(filter: Filter) -> None:
-    """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
-    quiet, after = 1200, 60
-    buffers = Parts(filter, Euclidean(), Direct()).buffers()
-    state = {name: initial.start(torch.zeros(1), torch.zeros(1)).double() for name, initial in buffers.items()}
-    got = []
-    for k in range(quiet + after):
-        g = torch.full((1,), float(k == quiet), dtype=torch.float64)
-        m, _ = filter.update(state, g, 1e7 + k)
-        got.append(m.item())
-        if "prev_grad" in state:
-            state["prev_grad"].copy_(g)
-    np.testing.assert_allclose(got[quiet:], signal.lfilter(*filter.transfer(), np.eye(1, after)[0]), atol=1e-9)
 
 
 def test_at_the_start_of_a_warm_up_the_learning_rate_is_not_known() -> None:

@@ -51,7 +51,10 @@ class Initial:
 
     def shape_for(self, p: Tensor) -> torch.Size:
         """The shape of this buffer for a parameter."""
-        return self.make(torch.empty_like(p, device="meta")).shape if self.shaped else p.shape
+        if not self.shaped:
+            return p.shape
+        like = torch.empty_like(p, device="meta")
+        return self.make(torch.view_as_real(like) if p.is_complex() else like).shape  # as the step sees it
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))

@@ -353,8 +353,8 @@ def _time_constant(beta: float) -> float:
 class VarianceReduced(Filter):
     """MARS: the average of a corrected gradient c, which the geometry observes as well (Yuan et al. 2024).
 
-    c = g + γ·β/(1−β)·(g − g_prev), with g_prev = 0 at the start. If `clip_norm` is given, a c of a larger norm is scaled
-    to it, per tensor. Without that, m is the m of `GradientDifference(β, γ·β)`: RADAR's γ is MARS's times β.
+    c = g + γ·β/(1−β)·(g − g_prev), with g_prev = 0 at the start. With a `clip_norm`, a c of a larger norm is scaled to
+    that norm, per tensor. Without it, m is the m of `GradientDifference(β, γ·β)`: RADAR's γ is MARS's times β.
     `bias_correction` is that of `GradientDifference`.
     """
 
