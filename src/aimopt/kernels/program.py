@@ -230,7 +230,7 @@ def _allocate(order: list[Node], drafts: Drafts, register: dict[Node, int], rese
         if node not in register:
             register[node] = free.pop() if free else used
             used = max(used, register[node] + 1)
-    needed = used + streams  # 16-bit streams are converted into scratch
+    needed = used + streams  # narrow streams are converted into scratch
     if needed > MAX_REGISTERS:
         raise Untraceable(f"it needs {needed} registers, and the fused step has {MAX_REGISTERS}")
     return used - streams

@@ -20,11 +20,11 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from inspect import isabstract
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -39,9 +39,13 @@ class Initial:
 
     make: Callable[[Tensor], Tensor]
     scalar: bool = False  # one number per parameter, stored on the device of the step count
+    # How it is stored if the state's dtype is int8. None: never in 8 bits, as a buffer that a small error would spoil.
+    code: Literal["signed", "unsigned"] | None = None
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
+signed_zeros = replace(zeros, code="signed")  # an average of gradients, or of other vectors
+unsigned_zeros = replace(zeros, code="unsigned")  # an average of squares
 first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
 
 

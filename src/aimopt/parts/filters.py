@@ -24,8 +24,8 @@ from aimopt.parts.component import (
     StepCount,
     Transfer,
     first_gradient,
+    signed_zeros,
     scalar,
-    zeros,
 )
 from aimopt.parts.tensor_list import mix
 
@@ -60,7 +60,7 @@ class OnePole(Filter):
         return float(old / decay * intake / (1 - decay)) if decay else 0.0
 
     def buffers(self) -> dict[str, Initial]:
-        return {self.buffer: zeros}
+        return {self.buffer: signed_zeros}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
@@ -218,7 +218,7 @@ class ScheduledNesterov(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "mu_product": scalar(1.0)}
+        return {"exp_avg": signed_zeros, "mu_product": scalar(1.0)}
 
     def mu(self, t: StepCount) -> Any:
         """The scheduled momentum of step t."""
@@ -258,7 +258,7 @@ class AdanPair(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "exp_avg_diff": zeros, PREVIOUS_GRADIENT: first_gradient}
+        return {"exp_avg": signed_zeros, "exp_avg_diff": signed_zeros, PREVIOUS_GRADIENT: first_gradient}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         beta, beta_d = self.beta, self.beta_difference
