@@ -58,14 +58,14 @@ def gradual(levels: int, mantissa: int) -> Tensor:
 def dynamic(signed: bool) -> Tensor | None:
     """The magnitudes of the dynamic tree code of bitsandbytes, or of torchao, which has the same table."""
     try:
-        from bitsandbytes.functional import create_dynamic_map  # type: ignore[import-not-found]  # noqa: PLC0415
+        from bitsandbytes.functional import create_dynamic_map  # type: ignore[import-not-found]
     except ImportError:
         return None
     return create_dynamic_map(signed=signed).abs().unique()
 
 
 def rounded(x: Tensor, levels: Tensor, block: int, stochastic: bool, keep_positive: bool) -> Tensor:
-    """x after it was stored in this code."""
+    """X after it was stored in this code."""
     flat = nn.functional.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block)
     scale = flat.abs().amax(1, keepdim=True)
     magnitude = (flat.abs() / torch.where(scale == 0, 1.0, scale)).clamp(max=1)

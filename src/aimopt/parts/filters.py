@@ -24,8 +24,8 @@ from aimopt.parts.component import (
     StepCount,
     Transfer,
     first_gradient,
-    signed_zeros,
     scalar,
+    signed_zeros,
 )
 from aimopt.parts.tensor_list import mix
 

@@ -1,14 +1,14 @@
 """8-bit state: one byte per element, and one scale per block of 128 elements.
 
-A code is a float32 number with few bits of mantissa, counted downwards from the block's largest one, the scale:
+A code counts levels, downwards from the block's scale. Levels are floating-point numbers with 5 bits of mantissa, and
+the lowest 32 are equal steps to 0:
 
-    exp_avg       int8      sign and 127 levels: 16 per factor of 2, and 0
-    exp_avg_sq    uint8     255 levels: 16 per factor of 2, and 0, which stands for 0 alone
+    exp_avg       int8      sign and 127 levels: 32 per factor of 2 down to 1/8 of the scale, then 32 equal steps
+    exp_avg_sq    uint8     255 levels: 32 per factor of 2 down to 1/128 of the scale, then 32 equal steps
 
-So reading and writing a code takes shifts and sums of a number's bits, without a table or a division, and a number that
-was stored once is stored again without an error. Below the lowest level, a signed number becomes 0 or that level, at
-random; an unsigned one becomes that level, because a second moment of 0 beside a first moment would make a giant step.
-`benchmarks/int8_codes.py` compares codes.
+So reading and writing a code takes a few shifts and sums of a number's bits, and no table. Numbers are rounded up or
+down at random, and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a
+first moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
 
     working_buffer(state, "exp_avg")            the numbers of a buffer, for the arithmetic of a step
     encode_into(codes, scale, x, random)        store them again
@@ -28,8 +28,10 @@ from aimopt.parts.tensor_list import LOW_PRECISION
 
 BLOCK = 128  # elements
 SMALLEST = 4096  # elements; the buffers of smaller parameters stay in float32
-MANTISSA = 4  # bits
+MANTISSA = 5  # bits
 SHIFT = 23 - MANTISSA  # from the bits of a float32 number to its level
+EQUAL = 1 << MANTISSA  # levels at the bottom that are equal steps
+LOWEST_BASE = 5 << MANTISSA  # levels below a block's; no scale is so small that a step would not be a normal number
 INFINITY = 0x7F800000  # the bits of infinity; those of NaN are larger
 INT8 = "int8"  # the state dtype
 
@@ -97,18 +99,15 @@ def encode_into(codes: Tensor, scale: Tensor, x: Tensor, random: Tensor | None =
     magnitude = bits & 0x7FFFFFFF
     largest = magnitude.amax(1, keepdim=True).clamp(max=INFINITY)
     top = ((largest + ((1 << SHIFT) - 1)) >> SHIFT).clamp(max=(INFINITY >> SHIFT) - 1)
-    base = (top - code.levels).clamp(min=0)
+    base = (top - code.levels).clamp(min=LOWEST_BASE)
+    bottom = (base + EQUAL) << SHIFT  # below this number, levels are equal steps
     jitter = 1 << (SHIFT - 1) if noise is None else noise << (SHIFT - 16)
     level = (((magnitude + jitter) >> SHIFT) - base).clamp(max=code.levels)
-    lowest = (base + 1) << SHIFT
-    size = magnitude.view(torch.float32)
+    steps = magnitude.view(torch.float32) * (EQUAL / bottom.view(torch.float32))
+    small = (steps + (0.5 if noise is None else (noise.float() + 0.5) * 2.0**-16)).to(torch.int32)
     if code.dtype == torch.uint8:
-        small = magnitude > 0
-    elif noise is None:
-        small = size >= lowest.view(torch.float32) * 0.5
-    else:
-        small = size > (noise + 0.5) * 2.0**-16 * lowest.view(torch.float32)
-    level = torch.where(magnitude < lowest, small.to(torch.int32), level)
+        small = torch.where(magnitude > 0, small.clamp(min=1), 0)
+    level = torch.where(magnitude < bottom, small, level)
     if code.dtype == torch.int8:
         level = torch.where(bits < 0, -level, level)
     level = torch.where(largest < INFINITY, level, 0)
@@ -121,9 +120,11 @@ def decode(codes: Tensor, scale: Tensor) -> Tensor:
     """The numbers that were stored, in float32 and with the strides of the codes, if those have no gaps."""
     code, order = CODE_OF_DTYPE[codes.dtype], _memory_order(codes)
     signed = _blocks(codes.permute(order).reshape(-1)).to(torch.int32)
-    base = ((scale.view(torch.int32).view(-1, 1) >> SHIFT) - code.levels).clamp(min=0)
+    base = ((scale.view(torch.int32).view(-1, 1) >> SHIFT) - code.levels).clamp(min=LOWEST_BASE)
+    step = ((base + EQUAL) << SHIFT).view(torch.float32) * (1 / EQUAL)
     magnitude = ((signed.abs() + base) << SHIFT).view(torch.float32)
-    numbers = torch.where(signed == 0, 0.0, torch.where(signed < 0, -magnitude, magnitude))
+    large = torch.where(signed < 0, -magnitude, magnitude)
+    numbers = torch.where(signed.abs() > EQUAL, large, signed.float() * step)
     numbers = torch.where(scale.isfinite().view(-1, 1), numbers, math.nan)
     shaped = numbers.view(-1)[: codes.numel()].view([codes.shape[d] for d in order])
     return shaped.permute([order.index(d) for d in range(len(order))])

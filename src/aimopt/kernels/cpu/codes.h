@@ -6,8 +6,10 @@
 
 namespace aimopt {
 
-// Numbers in 8 bits: the elements per scale, and the bits below those of a level.
+// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, how many levels are
+// equal steps, and a lower bound of the levels below a block's.
 constexpr size_t kCodeBlock = 128;
-constexpr int kCodeShift = 19;
+constexpr uint32_t kCodeShift = 18, kEqual = 32;
+constexpr uint32_t kLowestBase = 160;
 
 }  // namespace aimopt

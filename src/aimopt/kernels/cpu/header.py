@@ -51,9 +51,11 @@ def _codes_header() -> str:
         "",
         "namespace aimopt {",
         "",
-        "// Numbers in 8 bits: the elements per scale, and the bits below those of a level.",
+        "// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, how many levels are",
+        "// equal steps, and a lower bound of the levels below a block's.",
         f"constexpr size_t kCodeBlock = {quantization.BLOCK};",
-        f"constexpr int kCodeShift = {quantization.SHIFT};",
+        f"constexpr uint32_t kCodeShift = {quantization.SHIFT}, kEqual = {quantization.EQUAL};",
+        f"constexpr uint32_t kLowestBase = {quantization.LOWEST_BASE};",
         "",
         "}  // namespace aimopt",
     ]

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "92236d452483321a"
+#define AIMOPT_LAYOUT "e5a7566c8b8ee19a"
 
 namespace aimopt {
 
