@@ -1,8 +1,9 @@
 """The loss of runs with state in float32, bfloat16 and 8 bits, on two tasks and five seeds.
 
-A seed decides the initial weights and the batches, which are the same for all three. The small GPT (words of WikiText-2,
-or of Python's manual without AIMOPT_DATA) and the small ViT (scikit-learn's digits) are those of `int8_codes.py`. The
-loss is the mean over the last 20 batches, which no run has seen before. Run `python benchmarks/int8_training.py`.
+A seed decides the initial weights and the batches, which are the same for all three. The small GPT (words of
+WikiText-2, or of Python's manual without AIMOPT_DATA) and the small ViT (scikit-learn's digits) are those of
+`int8_codes.py`. The loss is the mean over the last 20 batches, before the step that they make. Run
+`python benchmarks/int8_training.py`.
 """
 
 import argparse
@@ -49,10 +50,12 @@ def main() -> None:
             ]
             pairs = zip(ends[state_dtype], ends["float32"], strict=True)
             differences = [ours - reference for ours, reference in pairs]
-            numbers = [
-                f"{statistics.mean(x):+.4f} ± {statistics.stdev(x):.4f}" for x in (ends[state_dtype], differences)
-            ]
+            numbers = [_mean_and_deviation(x) for x in (ends[state_dtype], differences)]
             print(f"  {task:<6}{state_dtype:<10}{numbers[0]:>22}{numbers[1]:>22}", flush=True)
+
+
+def _mean_and_deviation(values: list[float]) -> str:
+    return f"{statistics.mean(values):+.4f} ± {statistics.stdev(values):.4f}"
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ may come from any optimizer:
     torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
 
 State in any dtype, 8 bits included, becomes state of the dtype that our group has. In the other direction,
-torch.optim.AdamW loads a checkpoint of RADAR; if its state is in 8 bits, load it into a RADAR with float32 state first. Hyperparameters follow torch's rule: the
-checkpoint's value wins if our optimizer has the hyperparameter too, and the others stay as constructed. Nothing is
-changed before everything is checked.
+torch.optim.AdamW loads a checkpoint of RADAR; if its state is in 8 bits, load it into a RADAR with float32 state first.
+Hyperparameters follow torch's rule: the checkpoint's value wins if our optimizer has the hyperparameter too, and the
+others stay as constructed. Nothing is changed before everything is checked.
 """
 
 import contextlib

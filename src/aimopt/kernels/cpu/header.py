@@ -2,9 +2,10 @@
 
     python -c "from aimopt.kernels.cpu import header; header.write()"
 
-writes layout.h, codes.h, element_ops.inc and uniform_ops.inc next to this file. Run it after a change of `layout.py`, and commit
-the files: then building the package needs neither torch nor this module. `tests/kernels/test_kernel_layout.py` compares
-them. The library reports `fingerprint()`, so that a library that was built from other contracts is not used.
+writes layout.h, codes.h, element_ops.inc and uniform_ops.inc next to this file. Run it after a change of `layout.py`,
+and commit the files: then building the package needs neither torch nor this module. A test compares them
+(`tests/kernels/test_kernel_layout.py`). The library reports `fingerprint()`, so that a library that was built from
+other contracts is not used.
 """
 
 from hashlib import sha256
@@ -51,7 +52,8 @@ def _codes_header() -> str:
         "",
         "namespace aimopt {",
         "",
-        "// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, how many levels are",
+        "// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, "
+        "how many levels are",
         "// equal steps, and a lower bound of the levels below a block's.",
         f"constexpr size_t kCodeBlock = {quantization.BLOCK};",
         f"constexpr uint32_t kCodeShift = {quantization.SHIFT}, kEqual = {quantization.EQUAL};",
@@ -83,7 +85,8 @@ def _header() -> str:
         "// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.",
         f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
         "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
-        "inline int64_t row_first_stream(int64_t scalars, int64_t scales) { return row_first_scale(scalars) + scales; }",
+        "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "
+        "{ return row_first_scale(scalars) + scales; }",
         "inline int64_t row_width(int64_t scalars, int64_t scales, int64_t streams) {",
         "    return row_first_stream(scalars, scales) + streams;",
         "}",

@@ -1,4 +1,4 @@
-"""Functions that the printed kernels call, on numbers of any width: `divide`, `power`, `round_stochastically`, `decode`.
+"""Functions that the printed kernels call, on numbers of any width: `divide`, `round_stochastically`, `decode`.
 
 Only `launch.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
 They have no annotations, which Triton would look up. They use nothing that its interpreter lacks, such as libdevice, so
