@@ -5,20 +5,26 @@ state that are stored in 8 bits after every step, and the step that each copy wo
 
     linear           127 or 255 equal steps up to the largest value of the block
     square root      v as the square of such a number (only for v)
-    float, n bits    floating point with n bits of mantissa below the largest value of the block: what aimopt uses
-    dynamic          the dynamic tree code of bitsandbytes and torchao (their own tables)
+    float, n bits    floating point with n bits of mantissa below the largest value of the block
+    gradual, n bits  the same, and equal steps below the lowest factor of 2: what aimopt uses, with 5 bits
+    dynamic          the dynamic tree code of bitsandbytes and torchao (bitsandbytes' table)
 
 The error is the mean of |step − true step| over the mean of |true step|, over all tensors that are large enough for 8
-bits, and over the second half of the steps. bitsandbytes and torchao round to the nearest value; so does `nearest`.
+bits, and over the second half of the steps. A second table has the same error of AdamW, of real packages against
+torch.optim.AdamW. bitsandbytes and torchao round to the nearest value.
+
 Run `python benchmarks/int8_codes.py`; rows of packages that are not installed are left out. Set AIMOPT_DATA to a
 folder with wikitext-2/wikitext-2.tar.xz to take that text instead of Python's manual.
 """
 
 import argparse
+import contextlib
+import importlib
 import os
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -27,7 +33,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from aimopt import RADAR
+from aimopt import RADAR, AdamW
 from aimopt.paper.models.vit import ViT
 
 BETA1, BETA2, GAMMA, ZETA = 0.9, 0.999, 0.1, 1e-16
@@ -119,16 +125,15 @@ def candidates() -> list[Candidate]:
         Candidate("m linear, v linear", linear(127), linear(255)),
         Candidate("m linear, v square root", linear(127), linear(255) ** 2),
     ]
-    for m in (3, 4, 5):
-        for v in (3, 4, 5):
-            found.append(Candidate(f"m float {m} bits, v float {v} bits", floating(127, m), floating(255, v)))
-    for m, v in ((4, 4), (5, 4), (5, 5)):
+    for bits in (3, 4, 5):
+        name = f"m float {bits} bits, v float {bits} bits"
+        found.append(Candidate(name, floating(127, bits), floating(255, bits)))
+    for m, v in ((4, 4), (5, 4), (5, 5), (6, 6)):
         found.append(Candidate(f"m gradual {m} bits, v gradual {v} bits", gradual(127, m), gradual(255, v)))
-    found.append(Candidate("m float 4 bits, v float 4 bits, blocks of 64", floating(127, 4), floating(255, 4), 64))
-    found.append(Candidate("m float 4 bits, v float 4 bits, blocks of 256", floating(127, 4), floating(255, 4), 256))
-    found.append(
-        Candidate("m float 4 bits, v float 4 bits, nearest", floating(127, 4), floating(255, 4), stochastic=False)
-    )
+    used = gradual(127, 5), gradual(255, 5)
+    for block in (64, 256):
+        found.append(Candidate(f"m gradual 5 bits, v gradual 5 bits, blocks of {block}", *used, block))
+    found.append(Candidate("m gradual 5 bits, v gradual 5 bits, nearest", *used, stochastic=False))
     signed, unsigned = dynamic(signed=True), dynamic(signed=False)
     if signed is not None and unsigned is not None:
         found.append(Candidate("dynamic", signed, unsigned, 256))
@@ -276,6 +281,44 @@ def measure(model: nn.Module, loss: Loss, steps: int) -> list[Candidate]:
     return found
 
 
+def packages() -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
+    """AdamW with 8-bit state, of every package that is installed."""
+    found: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
+        f"aimopt AdamW, {dtype} state": partial(AdamW, lr=1e-3, weight_decay=0.0, state_dtype=dtype)
+        for dtype in ("bfloat16", "int8")
+    }
+    for module, name in (("torchao.optim", "AdamW8bit"), ("bitsandbytes.optim", "AdamW8bit")):
+        with contextlib.suppress(ImportError):
+            optimizer = getattr(importlib.import_module(module), name)
+            found[f"{module.split('.')[0]} {name}"] = partial(optimizer, lr=1e-3, weight_decay=0.0)
+    return found
+
+
+def measure_packages(model: nn.Module, loss: Loss, steps: int) -> dict[str, str]:
+    """The error of each package's AdamW."""
+    made: dict[str, tuple[list[Tensor], torch.optim.Optimizer]] = {}
+    sizes: dict[str, list[float]] = {}
+    for t, grads in enumerate(gradients(model, loss, steps), start=1):
+        if not made:
+            reference = {"reference": partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.0)}
+            for name, make in (reference | packages()).items():
+                params = [torch.zeros_like(g).requires_grad_() for g in grads]
+                made[name] = params, make(params)
+        steps_made: dict[str, list[Tensor]] = {}
+        for name, (params, optimizer) in made.items():
+            for p, g in zip(params, grads, strict=True):
+                p.data.zero_()  # so that the step is not rounded
+                p.grad = g.clone()
+            optimizer.step()
+            steps_made[name] = [p.detach().clone() for p in params]
+        true_steps = steps_made["reference"]
+        true_size = sum(float(u.abs().sum()) for u in true_steps)
+        for name, own_steps in steps_made.items() if t > steps // 2 else ():
+            error = sum(float((u - v).abs().sum()) for u, v in zip(own_steps, true_steps, strict=True))
+            sizes.setdefault(name, []).append(error / true_size)
+    return {name: f"{sum(errors) / len(errors):.2%}" for name, errors in sizes.items() if name != "reference"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare 8-bit codes of the state.")
     parser.add_argument("--steps", type=int, default=300)
@@ -286,6 +329,10 @@ def main() -> None:
     for row in zip(*tables.values(), strict=True):
         cells = [f"{sum(c.errors) / len(c.errors):9.2%} {c.largest:8.2f}" for c in row]
         print(f"{row[0].name:<48}" + "".join(f"{cell:>18}" for cell in cells))
+    print("\nthe error of AdamW's step against torch.optim.AdamW")
+    errors = [measure_packages(*make(0), steps) for make in (gpt, vit)]
+    for name in errors[0]:
+        print(f"{name:<48}" + "".join(f"{error[name]:>18}" for error in errors))
 
 
 if __name__ == "__main__":

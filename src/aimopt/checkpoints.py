@@ -210,17 +210,16 @@ def _decode_others(
         raise ValueError(f"{name} cannot have 8-bit state: {reason}")
     kept = {}
     for key, initial in buffers.items():
-        scale = None if scale_name(key) in buffers else state.pop(scale_name(key), None)
+        scale: Any = None if scale_name(key) in buffers else state.pop(scale_name(key), None)
         x = state.get(key)
         if initial.code is None or not (isinstance(x, Tensor) and x.dtype in CODE_OF_DTYPE and x.shape == p.shape):
             continue
         reason = why_not_coded(key, x, scale, CODES[initial.code])
-        if reason is None and not p.is_meta and bool((scale < 0).any()):
+        if reason is None and not scale.is_meta and scale.lt(0).any():
             reason = Reason(f"its state {scale_name(key)!r} has a negative scale")
         if reason is not None:
             raise ValueError(f"{name}: the checkpoint's {key!r} cannot be read: {reason}")
         _check_memory(p, x, key, name)
-        assert scale is not None
         if x.dtype == state_dtype(p, initial, group):
             kept[key] = scale
         else:

@@ -236,6 +236,7 @@ def test_state_in_8_bits_is_rounded_as_on_the_plain_path(dtype: torch.dtype, Opt
             advance(optimizer, params, 1)
         assert set(paths) == {"plain" if path is PLAIN else "fused"}
         first_state = [x.clone() for x in state_of(optimizer, params)]
+        assert params[0].grad is not None
         params[0].grad[130] = torch.nan  # a block that is not finite
         optimizer.step()
         ends.append((first_state, flat(params), state_of(optimizer, params)))

@@ -6,15 +6,13 @@
     FUNCTIONS                      the functions of the native library
 
 Python imports this module. C++ includes `cpu/layout.h` and the two lists of cases `cpu/*_ops.inc`, which
-`cpu/header.py` generates from this module. They are committed, and a test compares them.
+`cpu/header.py` generates from this module. They are committed, and a test compares them. Nothing here needs torch.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
-
-from aimopt.step.precision import draws
 
 
 class Type(NamedTuple):
@@ -47,11 +45,6 @@ def arithmetic_type(stream_types: tuple[int, ...]) -> int:
 def scale_indices(stream_types: Sequence[int]) -> dict[int, int]:
     """Which of a row's scales belong to which stream, by the position of the stream."""
     return {k: j for j, k in enumerate(k for k, kind in enumerate(stream_types) if kind in CODED)}
-
-
-def draw_indices(stream_types: Sequence[int]) -> dict[int, int]:
-    """Which draw of random bits rounds which stream, by its position. The gradient, the last one, is not rounded."""
-    return draws([TYPES[kind].size for kind in stream_types[:-1]])
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def working_buffer(state: State, name: str) -> Tensor:
 
 def _memory_order(x: Tensor) -> list[int]:
     """The dimensions of a tensor, the one with the largest stride first."""
-    return sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    return sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True)
 
 
 def _blocks(flat: Tensor) -> Tensor:

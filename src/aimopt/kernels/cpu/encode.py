@@ -22,10 +22,9 @@ from aimopt.kernels.layout import (
     PROGRAM_COUNTS,
     UNIFORM_CODES,
     arithmetic_type,
-    draw_indices,
     scale_indices,
 )
-from aimopt.kernels.program import LR, SCALE, Instruction, Program
+from aimopt.kernels.program import LR, SCALE, Instruction, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
 
 

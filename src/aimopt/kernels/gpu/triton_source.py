@@ -21,10 +21,9 @@ from aimopt.kernels.layout import (
     UNIFORM_OPS,
     RowLayout,
     arithmetic_type,
-    draw_indices,
     scale_indices,
 )
-from aimopt.kernels.program import LR, SCALE, STEP, Program
+from aimopt.kernels.program import LR, SCALE, STEP, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
 from aimopt.step.quantization import BLOCK, CODES, EQUAL, LOWEST_BASE, SHIFT
 
