@@ -64,8 +64,21 @@ def _codes_header() -> str:
     return NOTICE + "\n".join(lines) + "\n"
 
 
-def _header() -> str:
+def _row_layout() -> list[str]:
     row = layout.RowLayout
+    return [
+        "// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.",
+        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
+        "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
+        "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "
+        "{ return row_first_scale(scalars) + scales; }",
+        "inline int64_t row_width(int64_t scalars, int64_t scales, int64_t streams) {",
+        "    return row_first_stream(scalars, scales) + streams;",
+        "}",
+    ]
+
+
+def _header() -> str:
     lines = [
         "#pragma once",
         "",
@@ -82,14 +95,7 @@ def _header() -> str:
         f"constexpr size_t kTypeBytes[] = {{{', '.join(str(kind.size) for kind in layout.TYPES)}}};",
         "inline size_t bytes(Type type) { return kTypeBytes[static_cast<int32_t>(type)]; }",
         "",
-        "// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.",
-        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
-        "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
-        "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "
-        "{ return row_first_scale(scalars) + scales; }",
-        "inline int64_t row_width(int64_t scalars, int64_t scales, int64_t streams) {",
-        "    return row_first_stream(scalars, scales) + streams;",
-        "}",
+        *_row_layout(),
         "",
         f"enum class Op : int32_t {{\n{_listed(layout.ELEMENT_CODES)}\n}};",
         f"enum class UniformOp : int32_t {{\n{_listed(layout.UNIFORM_CODES)}\n}};",
