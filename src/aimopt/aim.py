@@ -22,7 +22,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints, checks
 from aimopt.diagnostics import Diagnostics
-from aimopt.kernels import FusedGroup, reads_found_inf
+from aimopt.kernels import FusedGroup, reads_found_inf, works_on_shards
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained
 from aimopt.messages.reason import Reason
@@ -31,6 +31,7 @@ from aimopt.parts.corrections import Direct
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.reevaluate import NonFinite, reevaluate
+from aimopt.step.shards import agree_on_gradients, any_distributed, with_placement_of
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
 DIRECT = Direct()
@@ -80,6 +81,8 @@ class AIM(Optimizer):
         }
         self.observers: list[Diagnostics] = []
         self._reset_caches()
+        if isinstance(params, (list, tuple)) and not params:
+            params = [{"params": []}]  # one side of a hybrid may be empty; an exhausted iterator is a mistake
         super().__init__(params, defaults)
 
     def _reset_caches(self) -> None:
@@ -128,6 +131,8 @@ class AIM(Optimizer):
                     loss = closure()
             if self._found_inf():
                 return loss
+            if not torch.compiler.is_compiling():
+                agree_on_gradients(p for group in self.param_groups if _takes_matrices(group) for p in group["params"])
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
@@ -194,6 +199,8 @@ class AIM(Optimizer):
             ranks = list(range(first, first + len(params)))
         else:
             ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
+        if any_distributed(params):
+            grads = list(map(with_placement_of, params, grads))
         return Gathered(index, first, group, parts, params, grads, ranks, state)
 
     def _kernel_for(self, checked: CheckedGroup) -> FusedGroup | None:
@@ -223,6 +230,8 @@ class AIM(Optimizer):
                 kernel = self._kernel_for(self._check(gathered))
             unfused = self._run_kernel(gathered, kernel) if kernel is not None else gathered
             ran_other_code = ran_other_code or bool(unfused.params)
+            if any_distributed(unfused.params):
+                unfused = self._on_shards(unfused)
             for bucket in buckets(unfused, getattr(self, "grad_scale", None)):
                 move = bucket.move()
                 displacement = move.go()
@@ -230,6 +239,17 @@ class AIM(Optimizer):
                 bucket.store_state(move)
                 for observer in self.observers:
                     observer.record(unfused.group_index, move, displacement)
+
+    def _on_shards(self, gathered: Gathered) -> Gathered:
+        """Distributed parameters as their local parts, if the step needs nothing else."""
+        if torch.compiler.is_compiling():
+            return gathered
+        geometry = gathered.parts.geometry
+        if geometry.matrices_only and geometry.buffers():
+            name = type(geometry).__name__
+            reason = f"it is sharded, and {name} keeps state that needs the whole matrix; use Muon, or DDP"
+            raise refusal(gathered, 0, type(self).__name__, Reason(reason))
+        return gathered.localize() if works_on_shards(gathered.parts, gathered.group) else gathered
 
     def _run_kernel(self, gathered: Gathered, kernel: FusedGroup) -> Gathered:
         """Step the parameters that the kernel has located, and return the others."""
@@ -337,7 +357,7 @@ class AIM(Optimizer):
 
     def _step_with_closure(self, gathered: list[Gathered], closure: Callable[[], Any] | None) -> None:
         """A step with corrections that evaluate the closure again. If it fails, everything is as before."""
-        closure = checks.check_closure(closure, [g.parts for g in gathered], type(self).__name__)
+        closure = checks.check_closure(closure, gathered, type(self).__name__)
         checks.check_joint([g.parts for g in gathered])
 
         def evaluate() -> None:
@@ -387,6 +407,10 @@ AIM.__doc__ = documented(AIM.__doc__)
 
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 _STEP_VALUES = itemgetter("weight_decay", *checks.SWITCHES)
+
+
+def _takes_matrices(group: dict[str, Any]) -> bool:
+    return Parts.from_group(group).geometry.matrices_only
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from aimopt.kernels import why_not_fused
 from aimopt.parts.component import AXES, Parts, is_finite
-from aimopt.step.gather import parameter_name
+from aimopt.step.gather import Gathered, parameter_name
 from aimopt.step.options import OPTIONS
+from aimopt.step.shards import local_part
 from aimopt.step.storage import why_too_short
 from aimopt.step.usable import DTYPES
 
@@ -61,17 +62,23 @@ def check_joint(parts_of_groups: Sequence[Parts]) -> None:
         )
 
 
-def check_closure(
-    closure: Callable[[], Any] | None, parts_of_groups: Sequence[Parts], optimizer: str
-) -> Callable[[], Any]:
+def check_closure(closure: Callable[[], Any] | None, groups: Sequence[Gathered], optimizer: str) -> Callable[[], Any]:
     """Refuse a step without a closure; its optimizer has a correction that evaluates the closure again."""
     if closure is not None:
         return closure
-    correction = next(parts.correction for parts in parts_of_groups if parts.correction.evaluates_again)
+    if all(_moves_nothing(group) for group in groups):
+        # torch.distributed.checkpoint makes the state of a new optimizer by such a step.
+        return lambda: None
+    correction = next(group.parts.correction for group in groups if group.parts.correction.evaluates_again)
     raise ValueError(
         f"{optimizer}.step: {type(correction).__name__} evaluates the gradient more than once per step; call "
         "step(closure) with a closure that clears the gradients, computes the loss, calls backward and returns the loss"
     )
+
+
+def _moves_nothing(group: Gathered) -> bool:
+    """Whether neither parameters nor gradients would change: the learning rate and all gradients are zero."""
+    return float(group.group["lr"]) == 0 and not any(local_part(grad).any() for grad in group.grads)
 
 
 def check_step_values(group: dict[str, Any]) -> None:

@@ -40,17 +40,21 @@ def arithmetic_type(stream_types: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """One row of an address table, in 64-bit integers: numel, rank, scalar addresses, stream addresses.
+    """One row of an address table, in 64-bit integers: numel, rank, span, scalar addresses, stream addresses.
 
     The first scalar is the step count. The first stream is the parameter, the last one the gradient. `rank` is the
-    position of the parameter in its optimizer, for the random bits of stochastic rounding.
+    position of the parameter in its optimizer, for the random bits of stochastic rounding. The span is where the
+    elements are in the whole tensor, of which a shard is a part: element e is at offset + e + (e // run)·gap.
     """
 
     scalars: int
     streams: int
     NUMEL: ClassVar[int] = 0
     RANK: ClassVar[int] = 1
-    FIRST_SCALAR: ClassVar[int] = 2
+    OFFSET: ClassVar[int] = 2
+    RUN: ClassVar[int] = 3
+    GAP: ClassVar[int] = 4
+    FIRST_SCALAR: ClassVar[int] = 5
 
     @property
     def first_stream(self) -> int:

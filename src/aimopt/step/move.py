@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import PREVIOUS_GRADIENT, DisplacementInputs, Parts, State, StepCount
+from aimopt.parts.component import PREVIOUS_GRADIENT, DisplacementInputs, Geometry, Parts, State, StepCount
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
+from aimopt.step.owners import OnOwners
 from aimopt.step.precision import round_stochastically
+from aimopt.step.shards import Place, any_distributed, local_part, place_of
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
 GROUP_KEYS = (
@@ -48,9 +50,10 @@ class Move:
 
     def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: StepCount):
         self.parts, self.group, self.p, self.state, self.t = parts, group, p, state, t
+        self.map = parts.geometry  # what applies P; on shards not the geometry itself
         self.g = gradient(p, raw, group)
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        filter, geometry, _ = parts
+        filter, geometry = parts.filter, parts.geometry
         self.lr = self.rate * filter.gain
         buffers_before = dict(state)
         self.m, g_metric = filter.update(state, self.g, t)
@@ -61,8 +64,8 @@ class Move:
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
-        filter, geometry, _ = self.parts
-        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, filter.pole, self.state)
+        pole = self.parts.filter.pole
+        return DisplacementInputs(self.map, self.metric, self.m, self.g, self.lr, pole, self.state)
 
     def go(self) -> Tensor:
         """Decay, step, store the gradient; return the displacement."""
@@ -103,6 +106,7 @@ class Bucket(NamedTuple):
     t: StepCount
     as_list: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
+    places: Sequence[Place | None] = ()  # of the parameters, if they are local parts of distributed tensors
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.as_list else tensors[0]
@@ -120,7 +124,12 @@ class Bucket(NamedTuple):
         """The move of these parameters, after filter and geometry have observed the gradient."""
         p = self._pack([to_working_dtype(p) for p in self.params])
         state = {name: self._pack([to_working_dtype(s[name]) for s in self.states]) for name in self.parts.buffers()}
-        return Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
+        move = Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
+        sharded = any(self.places) or any_distributed(self.params)
+        if sharded and self.parts.geometry.matrices_only and not self.group["differentiable"]:
+            places = self.places or [None] * len(self.params)
+            move.map = cast(Geometry, OnOwners(self.parts.geometry, places))
+        return move
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""
@@ -138,6 +147,8 @@ class Bucket(NamedTuple):
         stochastic = self.group["stochastic_rounding"] and not self.group["differentiable"]
         counts = self.t.items if isinstance(self.t, TensorList) else [self.t] * len(targets)
         results = result.items if self.as_list else [result]
-        for target, x, t, rank in zip(targets, results, counts, self.ranks, strict=True):
+        places = self.places or map(place_of, targets)
+        for target, x, t, rank, place in zip(targets, results, counts, self.ranks, places, strict=True):
             if target.dtype in LOW_PRECISION:
-                target.copy_(round_stochastically(x, target.dtype, t, rank, draw) if stochastic else x)
+                target, x = local_part(target), local_part(x)
+                target.copy_(round_stochastically(x, target.dtype, t, rank, draw, place) if stochastic else x)

@@ -5,9 +5,10 @@ time. Rounded up or down at random, with a probability that grows with nearness,
 
     round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`) and the element. A hash has 32 bits, and a
-draw takes 16: `draw` counts the 16-bit tensors of a parameter, itself first, and two of them share a hash. So a run is
-reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits.
+The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. A hash has
+32 bits, and a draw takes 16: `draw` counts the 16-bit tensors of a parameter, itself first, and two of them share a
+hash. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
+bits. Of a sharded parameter the position in the whole counts (`place`): a run does not depend on how it was sharded.
 """
 
 from typing import Any
@@ -16,17 +17,19 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.tensor_list import LOW_PRECISION
+from aimopt.step.shards import Place
 
 _UNSIGNED = 0xFFFFFFFF
 
 
-def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int) -> Tensor:
+def round_stochastically(
+    x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int, place: Place | None = None
+) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-    element = torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())  # its position in memory
-    hashed = _scramble((element & _UNSIGNED) ^ key)
+    hashed = _scramble((_positions(x, place) & _UNSIGNED) ^ key)
     random = (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
@@ -37,6 +40,17 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw:
     small = x + ((random + 0.5) * 2.0**-40 - 2.0**-25)
     magnitude = x.abs()
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
+
+
+def _positions(x: Tensor, place: Place | None) -> Tensor:
+    """The position in memory of each element: in that of the whole, if x is a local part."""
+    if place is None or place.block is None:
+        return torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())
+    positions = torch.full(x.shape, place.offset, dtype=torch.int64, device=x.device)
+    for dim, stride in enumerate(place.strides):
+        index = torch.arange(x.size(dim), device=x.device) * stride
+        positions += index.view(-1, *[1] * (x.ndim - dim - 1))
+    return positions
 
 
 def _scramble(x: Any) -> Any:

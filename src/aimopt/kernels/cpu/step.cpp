@@ -21,9 +21,11 @@
 
 namespace aimopt {
 
-// One tensor, and the addresses of its streams.
+// One tensor, and the addresses of its streams. It may be a part of a whole tensor: the position of element e in the
+// whole is offset + e + (e / run) * gap. Random numbers depend on that position.
 struct Item {
     int64_t numel;
+    int64_t offset, run, gap;
     const int64_t *addresses;
 };
 
@@ -158,17 +160,29 @@ struct Job {
         const int64_t end = std::min(total, begin + share);
         size_t i = std::upper_bound(job.ends.begin(), job.ends.end(), begin) - job.ends.begin();
         for (; begin < end; i++) {
-            const int64_t first = job.ends[i] - job.items[i].numel;
+            const Item &item = job.items[i];
+            const int64_t first = job.ends[i] - item.numel;
             const int64_t stop = std::min(end, job.ends[i]);
-            char *streams[kMaxRegisters];
-            for (int32_t k = 0; k < job.program.streams; k++)
-                streams[k] = reinterpret_cast<char *>(job.items[i].addresses[k]);
-            const T *numbers = job.numbers.data() + job.numbers_of[i];
-            const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(job.program.kernel));
-            if (kernel) kernel(streams, numbers, job.keys[i], begin - first, stop - first);
-            else job.interpret(job.program, streams, numbers, job.keys[i], begin - first, stop - first);
-            begin = stop;
+            while (begin < stop) {
+                const int64_t run = item.gap ? (begin - first) / item.run : 0;
+                const int64_t run_stop = item.gap ? std::min(stop, first + (run + 1) * item.run) : stop;
+                job.step_run(i, begin - first, run_stop - first, item.offset + run * item.gap);
+                begin = run_stop;
+            }
         }
+    }
+
+    // Step the elements [begin, end) of one tensor. A kernel counts elements by their positions in the whole tensor,
+    // which are `shift` higher: so the streams begin as much earlier, and the addresses are the same.
+    void step_run(size_t i, int64_t begin, int64_t end, int64_t shift) const {
+        char *streams[kMaxRegisters];
+        for (int32_t k = 0; k < program.streams; k++)
+            streams[k] = reinterpret_cast<char *>(items[i].addresses[k] -
+                                                  shift * static_cast<int64_t>(bytes(Type(program.types[k]))));
+        const T *first_number = numbers.data() + numbers_of[i];
+        const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(program.kernel));
+        if (kernel) kernel(streams, first_number, keys[i], begin + shift, end + shift);
+        else interpret(program, streams, first_number, keys[i], begin + shift, end + shift);
     }
 };
 
@@ -203,7 +217,7 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
     for (int64_t i = 0; i < tensors; i++) {
         const int64_t *row = table + i * width;
         const int64_t *scalar = row + kRowFirstScalar;
-        items[i] = {row[kRowNumel], row + row_first_stream(scalars)};
+        items[i] = {row[kRowNumel], row[kRowOffset], row[kRowRun], row[kRowGap], row + row_first_stream(scalars)};
         ends[i] = total += row[kRowNumel];
         for (int32_t k = 0; k < scalars; k++) inputs[k] = read_scalar(scalar[k], Type(scalar_types[k])) + (k == 0);
         if (i == 0 || inputs != last) {  // most tensors of a group have the same step count
