@@ -22,7 +22,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints, checks
 from aimopt.diagnostics import Diagnostics
-from aimopt.kernels import FusedGroup, reads_found_inf, works_on_shards
+from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained
 from aimopt.messages.reason import Reason
@@ -201,7 +201,10 @@ class AIM(Optimizer):
             ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
         if any_distributed(params):
             grads = list(map(with_placement_of, params, grads))
-        return Gathered(index, first, group, parts, params, grads, ranks, state)
+        gathered = Gathered(index, first, group, parts, params, grads, ranks, state)
+        if parts.geometry.matrices_only and any_distributed(params) and (reason := why_not_sharded(parts, group)):
+            raise refusal(gathered, 0, type(self).__name__, reason)
+        return gathered
 
     def _kernel_for(self, checked: CheckedGroup) -> FusedGroup | None:
         """The kernel of a group, after it has located the parameters that it can step."""
@@ -230,26 +233,15 @@ class AIM(Optimizer):
                 kernel = self._kernel_for(self._check(gathered))
             unfused = self._run_kernel(gathered, kernel) if kernel is not None else gathered
             ran_other_code = ran_other_code or bool(unfused.params)
-            if any_distributed(unfused.params):
-                unfused = self._on_shards(unfused)
+            if any_distributed(unfused.params) and not torch.compiler.is_compiling():
+                unfused = unfused.localize() if works_on_shards(unfused.parts, unfused.group) else unfused
             for bucket in buckets(unfused, getattr(self, "grad_scale", None)):
                 move = bucket.move()
                 displacement = move.go()
                 bucket.store_params(move)
                 bucket.store_state(move)
                 for observer in self.observers:
-                    observer.record(unfused.group_index, move, displacement)
-
-    def _on_shards(self, gathered: Gathered) -> Gathered:
-        """Distributed parameters as their local parts, if the step needs nothing else."""
-        if torch.compiler.is_compiling():
-            return gathered
-        geometry = gathered.parts.geometry
-        if geometry.matrices_only and geometry.buffers():
-            name = type(geometry).__name__
-            reason = f"it is sharded, and {name} keeps state that needs the whole matrix; use Muon, or DDP"
-            raise refusal(gathered, 0, type(self).__name__, Reason(reason))
-        return gathered.localize() if works_on_shards(gathered.parts, gathered.group) else gathered
+                    observer.record(unfused.group_index, move, displacement, bucket.places)
 
     def _run_kernel(self, gathered: Gathered, kernel: FusedGroup) -> Gathered:
         """Step the parameters that the kernel has located, and return the others."""

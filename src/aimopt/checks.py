@@ -131,7 +131,8 @@ def _check_matrices(group: dict[str, Any], geometry: str) -> None:
             raise ValueError(
                 f"{geometry} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
                 f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
-                "aimopt.groups.split and aimopt.groups.combine"
+                "aimopt.groups.split and aimopt.groups.combine (DeepSpeed and FSDP1 flatten all parameters: matrices "
+                "need FSDP2, fully_shard, or DDP)"
             )
 
 

@@ -102,6 +102,14 @@ def works_on_shards(parts: Parts, group: dict[str, Any]) -> bool:
     return not group["differentiable"] and isinstance(program_of(parts, group), Program)
 
 
+def why_not_sharded(parts: Parts, group: dict[str, Any]) -> Reason | None:
+    """Why a matrix geometry cannot step a sharded matrix, or None: its state would be needed as a whole, too."""
+    if not parts.geometry.buffers() or isinstance(program_of(parts, group), Program):
+        return None
+    name = type(parts.geometry).__name__
+    return Reason(f"it is sharded, and {name} keeps state that needs the whole matrix; use Muon here, or DDP")
+
+
 def why_not_fused(parts: Parts, group: dict[str, Any]) -> Reason | None:
     """Why the step of this group cannot be fused, for `fused=True`; None if it can be."""
     if isinstance(program := program_of(parts, group), Reason):

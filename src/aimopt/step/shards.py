@@ -17,6 +17,7 @@ Distributed tensors are recognized by their attributes, because importing their 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +53,12 @@ class Place:
     def block_at(self, coordinate: tuple[int, ...]) -> Block | None:
         """The elements of the rank with this coordinate in the mesh; None if they are no block."""
         return _block(self.shape, tuple(self.mesh.shape), self.placements, coordinate)
+
+    @property
+    def replicas(self) -> int:
+        """How many ranks hold each element."""
+        pairs = zip(self.placements, self.mesh.shape, strict=True)
+        return prod(ranks for placement, ranks in pairs if placement.is_replicate())
 
     @property
     def offset(self) -> int:

@@ -161,7 +161,7 @@ def has_nonfinite_gradient(groups: Iterable[dict[str, Any]]) -> bool:
     for group in groups:
         for p in group["params"]:
             grad = None if p.grad is None else local_part(p.grad)
-            if grad is not None and grad.numel():
+            if grad is not None and grad.numel() and is_plain(type(grad)):  # the values of a FakeTensor are not known
                 finite.setdefault(grad.device, []).append(torch.linalg.vector_norm(grad, math.inf).isfinite())
     here = not all(bool(torch.stack(on_device).all()) for on_device in finite.values())
     return any_rank([here])[0] if trains_together() else here
