@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -40,9 +41,8 @@ def main() -> None:
     dist.barrier()  # every rank has looked before the first one writes
     if begun:
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        state = {"model": model_state, "optimizer": optimizer_state}
-        checkpoint.load(state, checkpoint_id=folder)
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        load({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder)  # into the same tensors
+        set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
 
     torch.manual_seed(1 + dist.get_rank())
     losses = []
@@ -54,7 +54,7 @@ def main() -> None:
         optimizer.step()
         losses.append(loss.item())
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    checkpoint.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder)
+    save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder)
     if dist.get_rank() == 0:
         steps = int(next(iter(optimizer.state.values()))["step"])
         print(f"{steps} steps, now on {dist.get_world_size()} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}")

@@ -46,7 +46,7 @@ def test_a_run_is_continued_on_another_number_of_ranks(build: Any, tmp_path: Pat
     train(model, build(model), 2 * 5)
     for end in ends:
         for p, q in zip(end, whole_parameters(model), strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(torch.tensor(p), q, rtol=1e-4, atol=1e-5)
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

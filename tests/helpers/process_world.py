@@ -43,12 +43,12 @@ def _collect(receivers: list[Any]) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(receivers):
         waiting = [receiver for rank, receiver in enumerate(receivers) if rank not in results]
-        ready = connection.wait(waiting, timeout=SECONDS)
+        ready: list[Any] = connection.wait(waiting, timeout=SECONDS)
         assert ready, f"ranks {[rank for rank in range(len(receivers)) if rank not in results]} hang"
         for receiver in ready:
             rank = receivers.index(receiver)
             try:
-                error, results[rank] = receiver.recv()  # type: ignore[union-attr]
+                error, results[rank] = receiver.recv()
             except EOFError:
                 error = "it ended without a result"
             assert error is None, f"rank {rank} of {len(receivers)}: {error}"
@@ -63,10 +63,9 @@ def _run(sender: Any, rank: int, size: int, port: int, function: Callable[..., A
     os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), AIMOPT_COMPILE="0")
     torch.set_num_threads(1)
     try:
-        result = None, function(*args)
+        sender.send((None, function(*args)))
     except BaseException:
-        result = traceback.format_exc(), None
-    sender.send(result)
+        sender.send((traceback.format_exc(), None))
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -18,6 +18,7 @@ from aimopt.kernels.memory import GroupMemory
 from aimopt.kernels.program import Program, StepNumbers
 from aimopt.optimizers import NAMED
 from aimopt.parts.component import Parts
+from aimopt.step.shards import Span
 from optimizer_driver import NEEDS_MATRICES, advance, assert_same, count_paths, flat, parameters, push
 from triton_interpreter import (  # noqa: F401 (a fixture)
     PLAIN,
@@ -368,3 +369,19 @@ def test_counts_on_the_host_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpu, "_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="only with capturable=True"):
         optimizer.step()
+
+
+@interpreted
+def test_shards_are_rounded_by_their_place_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for device in ("cpu", "none"):  # the Triton kernel, then the C++ kernel
+        monkeypatch.setattr(gpu, "DEVICE", device)
+        for span in (Span(5, 3, 2), Span(0, 40, 0)):
+            monkeypatch.setattr("aimopt.kernels.addresses._span", lambda written, place, span=span: span)
+            p = torch.linspace(-1, 1, 40).to(torch.bfloat16).requires_grad_()
+            p.grad = torch.ones_like(p)
+            SGDM([p], lr=1e-3, momentum=0.0, fused=True).step()
+            ends.append(p.detach())
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(ends[1], ends[3])
+    assert not torch.equal(ends[0], ends[1])

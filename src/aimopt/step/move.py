@@ -126,7 +126,8 @@ class Bucket(NamedTuple):
         state = {name: self._pack([to_working_dtype(s[name]) for s in self.states]) for name in self.parts.buffers()}
         move = Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
         sharded = any(self.places) or any_distributed(self.params)
-        if sharded and self.parts.geometry.matrices_only and not self.group["differentiable"]:
+        recorded = self.group["differentiable"] or torch.compiler.is_compiling()
+        if sharded and self.parts.geometry.matrices_only and not recorded:
             places = self.places or [None] * len(self.params)
             move.map = cast(Geometry, OnOwners(self.parts.geometry, places))
         return move

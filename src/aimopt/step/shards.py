@@ -119,7 +119,7 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def is_distributed(x: Any) -> bool:
     """Whether this is a distributed tensor."""
-    return hasattr(x, "to_local") and hasattr(x, "placements")
+    return hasattr(type(x), "to_local") and hasattr(type(x), "placements")
 
 
 def any_distributed(tensors: Iterable[Tensor]) -> bool:
