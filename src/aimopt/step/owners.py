@@ -101,7 +101,10 @@ class Exchange:
         self.ranks = [coordinates[rank] for rank in dist.get_process_group_ranks(self.group)]
         self.me = dist.get_rank(self.group)
         self.owners = owners(tuple(place.shape for place in places), len(self.ranks))
-        self.mine = [k for k, owner in enumerate(self.owners) if owner == self.me]
+        self.owned: list[list[int]] = [[] for _ in self.ranks]
+        for k, owner in enumerate(self.owners):
+            self.owned[owner].append(k)
+        self.mine = self.owned[self.me]
 
     def gather(self, shards: list[Tensor]) -> list[Tensor]:
         """The whole matrices that this rank owns, from the shards of all ranks."""
@@ -125,14 +128,14 @@ class Exchange:
 
     def _gathered(self, sender: int, owner: int) -> Iterator[Piece]:
         """What a rank sends to an owner. Of several replicas, the one with the owner's coordinates sends."""
-        for k, place in enumerate(self.places):
-            replicated = [d for d, placement in enumerate(place.placements) if placement.is_replicate()]
-            if self.owners[k] == owner and all(self.ranks[sender][d] == self.ranks[owner][d] for d in replicated):
+        for k in self.owned[owner]:
+            replicated = [d for d, placement in enumerate(self.places[k].placements) if placement.is_replicate()]
+            if all(self.ranks[sender][d] == self.ranks[owner][d] for d in replicated):
                 yield self._piece(k, sender)
 
     def _scattered(self, owner: int, receiver: int) -> Iterator[Piece]:
         """What an owner sends to a rank."""
-        return (self._piece(k, receiver) for k in range(len(self.places)) if self.owners[k] == owner)
+        return (self._piece(k, receiver) for k in self.owned[owner])
 
     def _piece(self, k: int, rank: int) -> Piece:
         block = self.places[k].block_at(self.ranks[rank])
