@@ -31,7 +31,7 @@ from aimopt.parts.corrections import Direct
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.reevaluate import NonFinite, reevaluate
-from aimopt.step.shards import agree_on_gradients, any_distributed, with_placement_of
+from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
 DIRECT = Direct()
@@ -52,6 +52,7 @@ class AIM(Optimizer):
     """
 
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
+    _traced_origins: list[list[Origin | None]]
     _warned_about_ell = False
 
     def __init__(
@@ -202,6 +203,8 @@ class AIM(Optimizer):
         if any_distributed(params):
             grads = list(map(with_placement_of, params, grads))
         gathered = Gathered(index, first, group, parts, params, grads, ranks, state)
+        if torch.compiler.is_compiling():
+            return gathered._replace(origins=self._traced_origins[index])
         if parts.geometry.matrices_only and any_distributed(params) and (reason := why_not_sharded(parts, group)):
             raise refusal(gathered, 0, type(self).__name__, reason)
         return gathered
@@ -302,6 +305,9 @@ class AIM(Optimizer):
         parts = Parts.from_group(group)
         if compiling:
             self._traced_parts = [(p, p.to_group()) for p in map(Parts.from_group, self.param_groups)]
+            self._traced_origins = [
+                [origin_of(p) for p in g["params"] if p.grad is not None] for g in self.param_groups
+            ]
         else:
             self._warn_about_ell(group, parts)
         buffers = parts.buffers()

@@ -17,7 +17,7 @@ from aimopt.messages.reason import Reason
 from aimopt.parts.component import Initial, Parts, State, StepCount, scalar_dtype
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
-from aimopt.step.shards import Place, any_distributed, is_distributed, local_row
+from aimopt.step.shards import Origin, Place, any_distributed, is_distributed, local_row
 from aimopt.step.storage import is_plain
 
 
@@ -33,6 +33,7 @@ class Gathered(NamedTuple):
     ranks: list[int]  # their positions among all parameters of the optimizer
     state: list[Tensor]  # one parameter after the other: its step count, then its buffers
     places: Sequence[Place | None] = ()  # after `localize`, those of the parameters; empty if all are plain tensors
+    origins: Sequence[Origin | None] = ()  # those of the parameters, if torch.compile cannot ask for them
 
     @classmethod
     def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
@@ -58,6 +59,7 @@ class Gathered(NamedTuple):
             ranks=[self.ranks[i] for i in indices],
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
             places=[self.places[i] for i in indices] if self.places else (),
+            origins=[self.origins[i] for i in indices] if self.origins else (),
         )
 
     def localize(self) -> "Gathered":
@@ -135,9 +137,8 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
     states, group = gathered.states(), gathered.group
     for indices, t, as_list in _count_and_split(gathered, [state["step"] for state in states]):
         part, part_states = gathered.select(indices), [states[i] for i in indices]
-        yield Bucket(
-            part.parts, group, part.params, part.grads, part_states, part.ranks, t, as_list, grad_scale, part.places
-        )
+        tensors = part.params, part.grads, part_states
+        yield Bucket(part.parts, group, *tensors, part.ranks, t, as_list, grad_scale, part.places, part.origins)
 
 
 def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], StepCount, bool]]:

@@ -20,7 +20,7 @@ from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
 from aimopt.step.owners import OnOwners
 from aimopt.step.precision import round_stochastically
-from aimopt.step.shards import Place, any_distributed, local_part, place_of
+from aimopt.step.shards import Origin, Place, any_distributed, local_part, place_of
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
 GROUP_KEYS = (
@@ -107,6 +107,7 @@ class Bucket(NamedTuple):
     as_list: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
     places: Sequence[Place | None] = ()  # of the parameters, if they are local parts of distributed tensors
+    origins: Sequence[Origin | None] = ()  # of the parameters, if torch.compile cannot ask for them
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.as_list else tensors[0]
@@ -148,8 +149,8 @@ class Bucket(NamedTuple):
         stochastic = self.group["stochastic_rounding"] and not self.group["differentiable"]
         counts = self.t.items if isinstance(self.t, TensorList) else [self.t] * len(targets)
         results = result.items if self.as_list else [result]
-        places = self.places or map(place_of, targets)
-        for target, x, t, rank, place in zip(targets, results, counts, self.ranks, places, strict=True):
+        origins = self.origins or [place.origin if place else None for place in self.places or map(place_of, targets)]
+        for target, x, t, rank, origin in zip(targets, results, counts, self.ranks, origins, strict=True):
             if target.dtype in LOW_PRECISION:
                 target, x = local_part(target), local_part(x)
-                target.copy_(round_stochastically(x, target.dtype, t, rank, draw, place) if stochastic else x)
+                target.copy_(round_stochastically(x, target.dtype, t, rank, draw, origin) if stochastic else x)

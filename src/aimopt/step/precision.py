@@ -8,7 +8,7 @@ time. Rounded up or down at random, with a probability that grows with nearness,
 The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. A hash has
 32 bits, and a draw takes 16: `draw` counts the 16-bit tensors of a parameter, itself first, and two of them share a
 hash. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
-bits. Of a sharded parameter the position in the whole counts (`place`): a run does not depend on how it was sharded.
+bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded.
 """
 
 from typing import Any
@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.tensor_list import LOW_PRECISION
-from aimopt.step.shards import Place
+from aimopt.step.shards import Origin
 
 _UNSIGNED = 0xFFFFFFFF
 
 
 def round_stochastically(
-    x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int, place: Place | None = None
+    x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int, origin: Origin | None = None
 ) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-    hashed = _scramble((_positions(x, place) & _UNSIGNED) ^ key)
+    hashed = _scramble((_positions(x, origin) & _UNSIGNED) ^ key)
     random = (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
@@ -42,12 +42,13 @@ def round_stochastically(
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
 
 
-def _positions(x: Tensor, place: Place | None) -> Tensor:
+def _positions(x: Tensor, origin: Origin | None) -> Tensor:
     """The position in memory of each element: in that of the whole, if x is a local part."""
-    if place is None or place.block is None:
+    if origin is None:
         return torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())
-    positions = torch.full(x.shape, place.offset, dtype=torch.int64, device=x.device)
-    for dim, stride in enumerate(place.strides):
+    offset, strides = origin
+    positions = torch.full(x.shape, offset, dtype=torch.int64, device=x.device)
+    for dim, stride in enumerate(strides):
         index = torch.arange(x.size(dim), device=x.device) * stride
         positions += index.view(-1, *[1] * (x.ndim - dim - 1))
     return positions

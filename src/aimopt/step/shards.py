@@ -25,6 +25,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 Block = tuple[tuple[int, int], ...]  # (first, size) per dimension
+Origin = tuple[int, tuple[int, ...]]  # where a local part begins in the memory of the whole, and the whole's strides
 
 
 class Span(NamedTuple):
@@ -61,14 +62,17 @@ class Place:
         return prod(ranks for placement, ranks in pairs if placement.is_replicate())
 
     @property
-    def offset(self) -> int:
-        """The position of the first local element in the whole."""
-        assert self.block is not None
-        return sum(first * stride for (first, _), stride in zip(self.block, self.strides, strict=True))
+    def origin(self) -> Origin | None:
+        """The position of the first local element in the whole, and the strides; None if it holds no block."""
+        if self.block is None:
+            return None
+        return sum(first * stride for (first, _), stride in zip(self.block, self.strides, strict=True)), self.strides
 
     def span(self, local: Tensor) -> Span | None:
         """The positions of the local elements, in their order in memory; None if a `Span` cannot say it."""
-        if self.block is None or not local.is_contiguous() or not _is_contiguous(self.shape, self.strides):
+        if self.block is None or self.origin is None:
+            return None
+        if not local.is_contiguous() or not _is_contiguous(self.shape, self.strides):
             return None
         if local.numel() == 0:
             return Span(0, 1, 0)
@@ -79,7 +83,7 @@ class Place:
         if not self.shape:
             return Span(0, 1, 0)
         size, stride = self.block[split[-1]][1], self.strides[split[-1]]
-        return Span(self.offset, size * stride, (self.shape[split[-1]] - size) * stride)
+        return Span(self.origin[0], size * stride, (self.shape[split[-1]] - size) * stride)
 
 
 @lru_cache(maxsize=4096)
@@ -132,6 +136,12 @@ def place_of(x: Any) -> Place | None:
     if not is_distributed(x):
         return None
     return Place(x.device_mesh, tuple(x.placements), tuple(x.shape), tuple(x.stride()))
+
+
+def origin_of(x: Any) -> Origin | None:
+    """The origin of the local part of a distributed tensor; None of a plain one."""
+    place = place_of(x)
+    return None if place is None else place.origin
 
 
 def local_part(x: Any) -> Tensor:
