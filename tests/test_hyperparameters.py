@@ -162,7 +162,7 @@ def test_the_error_for_an_invalid_value_names_the_called_class(Optimizer: Class)
             with pytest.raises(ValueError, match=f"^{name}: "):
                 Optimizer(params, **{keyword: "nonsense"})
     with pytest.raises(ValueError, match=f"^{name}: optimizer got an empty parameter list"):
-        Optimizer([])
+        Optimizer(iter(()))
     with pytest.raises(TypeError, match=f"^{name}: params argument"):
         Optimizer(params[0])
     with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 required positional argument: 'params'"):

@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from aimopt import checkpoints, checks
 from aimopt.diagnostics import Diagnostics
-from aimopt.kernels import FusedGroup, reads_found_inf
+from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained, naming
 from aimopt.messages.reason import Reason
@@ -38,6 +38,7 @@ from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
+from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
 DIRECT = Direct()
@@ -60,6 +61,7 @@ class AIM(Optimizer):
     """
 
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
+    _traced_origins: list[list[Origin | None]]
     _warned_about_ell = False
 
     def __init__(
@@ -85,6 +87,8 @@ class AIM(Optimizer):
         defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
+        if isinstance(params, (list, tuple)) and not params:
+            params = [{"params": []}]  # one side of a hybrid may be empty; an exhausted iterator is a mistake
         super().__init__(params, defaults)
 
     def _reset_caches(self) -> None:
@@ -163,6 +167,8 @@ class AIM(Optimizer):
                     loss = closure()
             if self._found_inf():
                 return loss
+            if not torch.compiler.is_compiling():
+                agree_on_gradients(p for group in self.param_groups if _takes_matrices(group) for p in group["params"])
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
@@ -231,7 +237,14 @@ class AIM(Optimizer):
             ranks = list(range(first, first + len(params)))
         else:
             ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
-        return Gathered(index, first, group, parts, params, grads, ranks, state)
+        if any_distributed(params):
+            grads = list(map(with_placement_of, params, grads))
+        gathered = Gathered(index, first, group, parts, params, grads, ranks, state)
+        if torch.compiler.is_compiling():
+            return gathered._replace(origins=self._traced_origins[index])
+        if parts.geometry.matrices_only and any_distributed(params) and (reason := why_not_sharded(parts, group)):
+            raise refusal(gathered, 0, type(self).__name__, reason)
+        return gathered
 
     def _kernel_for(self, checked: CheckedGroup) -> FusedGroup | None:
         """The kernel of a group, after it has located the parameters that it can step."""
@@ -260,13 +273,15 @@ class AIM(Optimizer):
                 kernel = self._kernel_for(self._check(gathered))
             unfused = self._run_kernel(gathered, kernel) if kernel is not None else gathered
             ran_other_code = ran_other_code or bool(unfused.params)
+            if any_distributed(unfused.params) and not torch.compiler.is_compiling():
+                unfused = unfused.localize() if works_on_shards(unfused.parts, unfused.group) else unfused
             for bucket in buckets(unfused, getattr(self, "grad_scale", None)):
                 move = bucket.move()
                 displacement = move.go()
                 bucket.store_params(move)
                 bucket.store_state(move)
                 for observer in self.observers:
-                    observer.record(unfused.group_index, move, displacement)
+                    observer.record(unfused.group_index, move, displacement, bucket.places)
 
     def _run_kernel(self, gathered: Gathered, kernel: FusedGroup) -> Gathered:
         """Step the parameters that the kernel has located, and return the others."""
@@ -327,6 +342,9 @@ class AIM(Optimizer):
         parts = Parts.from_group(group)
         if compiling:
             self._traced_parts = [(p, p.to_group()) for p in map(Parts.from_group, self.param_groups)]
+            self._traced_origins = [
+                [origin_of(p) for p in g["params"] if p.grad is not None] for g in self.param_groups
+            ]
         else:
             self._warn_about_ell(group, parts)
         buffers = parts.buffers()
@@ -375,7 +393,7 @@ class AIM(Optimizer):
 
     def _step_with_closure(self, gathered: list[Gathered], closure: Callable[[], Any] | None) -> None:
         """A step with corrections that evaluate the closure again. If it fails, everything is as before."""
-        closure = checks.check_closure(closure, [g.parts for g in gathered], type(self).__name__)
+        closure = checks.check_closure(closure, gathered, type(self).__name__)
         checks.check_joint([g.parts for g in gathered])
 
         def evaluate() -> None:
@@ -460,6 +478,10 @@ def _open_part(part: Any, axis: str) -> Any:
     if isinstance(part, str):
         return AXES[axis].lookup(part)()
     return part if part is None else checks.check_part(part, axis)
+
+
+def _takes_matrices(group: dict[str, Any]) -> bool:
+    return Parts.from_group(group).geometry.matrices_only
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

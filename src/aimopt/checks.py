@@ -16,9 +16,10 @@ from aimopt.parts.component import Geometry, is_finite
 from aimopt.parts.composition import AXES, CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
-from aimopt.step.gather import parameter_name
+from aimopt.step.gather import Gathered, parameter_name
 from aimopt.step.options import OPTIONS
 from aimopt.step.quantization import INT8
+from aimopt.step.shards import local_part
 from aimopt.step.storage import why_too_short
 from aimopt.step.usable import DTYPES
 
@@ -105,17 +106,23 @@ def check_joint(parts_of_groups: Sequence[Parts]) -> None:
         )
 
 
-def check_closure(
-    closure: Callable[[], Any] | None, parts_of_groups: Sequence[Parts], optimizer: str
-) -> Callable[[], Any]:
+def check_closure(closure: Callable[[], Any] | None, groups: Sequence[Gathered], optimizer: str) -> Callable[[], Any]:
     """Refuse a step without a closure; its optimizer has a correction that evaluates the closure again."""
     if closure is not None:
         return closure
-    correction = next(parts.correction for parts in parts_of_groups if parts.correction.evaluates_again)
+    if all(_moves_nothing(group) for group in groups):
+        # torch.distributed.checkpoint makes the state of a new optimizer by such a step.
+        return lambda: None
+    correction = next(group.parts.correction for group in groups if group.parts.correction.evaluates_again)
     raise ValueError(
         f"{optimizer}.step: {type(correction).__name__} evaluates the gradient more than once per step; call "
         "step(closure) with a closure that clears the gradients, computes the loss, calls backward and returns the loss"
     )
+
+
+def _moves_nothing(group: Gathered) -> bool:
+    """Whether neither parameters nor gradients would change: the learning rate and all gradients are zero."""
+    return float(group.group["lr"]) == 0 and not any(local_part(grad).any() for grad in group.grads)
 
 
 def check_step_values(group: dict[str, Any]) -> None:
@@ -172,7 +179,8 @@ def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
             raise ValueError(
                 f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
                 f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
-                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine"
+                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine (DeepSpeed "
+                "and FSDP1 flatten all parameters: matrices need FSDP2, fully_shard, or DDP)"
             )
         if reason := geometry.why_unfit(p.shape):
             raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")

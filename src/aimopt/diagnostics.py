@@ -5,18 +5,20 @@
 
 Per parameter group: the residual norm ‖g−m‖, the cosine of g and m, the norm of the update Δθ (without weight decay),
 the effective step ‖Δθ‖/‖m‖, the relative update ‖Δθ‖/‖θ‖ and, if the step has the form ν·e + (1−ν)·g, the weight ν of
-the average. The sums stay on the device; only reading them waits for it.
+the average. The sums stay on the device; only reading them waits for it. The figures of sharded parameters are those of
+the whole tensors: the ranks add up their sums at the end of an observed step, so all ranks must observe the same steps.
 """
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from aimopt.parts.filters import OnePole
 from aimopt.parts.tensor_list import TensorList, inner
+from aimopt.step.shards import Place, group_of, is_distributed
 
 if TYPE_CHECKING:
     from aimopt.aim import AIM
@@ -33,6 +35,7 @@ class MoveSums(NamedTuple):
     parts: "Parts"
     lr: float | Tensor
     t: Any
+    mesh: Any  # of ranks that each have a part of the sums; None if they are complete
 
 
 class Diagnostics:
@@ -59,19 +62,23 @@ class Diagnostics:
         if self.active:
             self._records = [[] for _ in range(groups)]
 
-    def record(self, group: int, move: "Move", displacement: Tensor) -> None:
-        """Called by the optimizer after a move."""
+    def record(self, group: int, move: "Move", displacement: Tensor, places: Sequence[Place | None] = ()) -> None:
+        """Called by the optimizer after a move; `places` are those of its tensors, if they are local parts."""
         if not self.active:
             return
+        t = move.t.items[0] if isinstance(move.t, TensorList) else move.t
         with torch.no_grad():
             g, m, residual = move.g, move.m, move.g - move.m
             pairs = (residual, residual), (g, g), (m, m), (g, m), (displacement, displacement), (move.p, move.p)
-            sums = torch.stack([inner(x, y) for x, y in pairs])
-        t = move.t.items[0] if isinstance(move.t, TensorList) else move.t
-        self._records[group].append(MoveSums(sums, move.parts, move.lr, t))
+            columns = [_inner_products(x, y) for x, y in pairs]
+            for mesh, rows in _by_mesh(places, len(columns[0])).items():
+                sums = sum(torch.stack([column[i] for column in columns]) * weight for i, weight in rows)
+                self._records[group].append(MoveSums(cast(Tensor, sums), move.parts, move.lr, t, mesh))
 
     def end(self) -> None:
         """Called by the optimizer after a step."""
+        if self.active:
+            self._records = add_up_over_ranks(self._records)
         if self.active and self.log is not None:
             for index, (records, figures) in enumerate(zip(self._records, self.read(), strict=True)):
                 for name, value in figures.items():
@@ -80,6 +87,35 @@ class Diagnostics:
     def read(self) -> list[dict[str, float]]:
         """The figures of the last observed step, one dict per group; it is empty if no parameter has moved."""
         return [_figures(records) if records else {} for records in self._records]
+
+
+def _inner_products(x: Any, y: Any) -> list[Tensor]:
+    """The inner product of each pair of tensors; of distributed tensors as a plain tensor."""
+    pairs = zip(x.items, y.items, strict=True) if isinstance(x, TensorList) else [(x, y)]
+    products: list[Any] = [inner(a, b) for a, b in pairs]
+    return [product.full_tensor() if is_distributed(product) else product for product in products]
+
+
+def _by_mesh(places: Sequence[Place | None], count: int) -> dict[Any, list[tuple[int, float]]]:
+    """Per mesh the tensors that are distributed over it, each with the weight of its sums: replicas share theirs."""
+    rows: dict[Any, list[tuple[int, float]]] = {}
+    for i, place in enumerate(places or [None] * count):
+        weight = 1.0 if place is None else 1 / place.replicas
+        rows.setdefault(place.mesh if place else None, []).append((i, weight))
+    return rows
+
+
+def add_up_over_ranks(records: list[list[MoveSums]]) -> list[list[MoveSums]]:
+    """The records with complete sums: one collective per mesh."""
+    partial = [record for group in records for record in group if record.mesh is not None]
+    complete: dict[int, Tensor] = {}
+    for mesh in dict.fromkeys(record.mesh for record in partial):
+        members = [record for record in partial if record.mesh == mesh]
+        sums = torch.stack([record.sums.double() for record in members])
+        if mesh.get_coordinate() is not None:
+            torch.distributed.all_reduce(sums, group=group_of(mesh))
+        complete |= zip(map(id, members), sums, strict=True)
+    return [[r._replace(sums=complete.get(id(r), r.sums), mesh=None) for r in group] for group in records]
 
 
 def _figures(records: list[MoveSums]) -> dict[str, float]:
@@ -111,10 +147,16 @@ def _ratio(x: float, y: float) -> float:
 
 
 def watch(optimizer: "AIM", every: int = 1) -> Diagnostics:
-    """Let `optimizer` record the figures of every `every`-th step, until `remove` is called."""
+    """Let `optimizer` record the figures of every `every`-th step, until `remove` is called.
+
+    With sharded parameters call it on all ranks.
+    """
     return Diagnostics(optimizer, every)
 
 
 def log_to(optimizer: "AIM", log: Log, every: int = 100) -> Diagnostics:
-    """Call `log(tag, value, step)` for every figure of every `every`-th step, until `remove` is called."""
+    """Call `log(tag, value, step)` for every figure of every `every`-th step, until `remove` is called.
+
+    With sharded parameters call it on all ranks, and give those that do not log a function that does nothing.
+    """
     return Diagnostics(optimizer, every, log)

@@ -149,6 +149,7 @@ def combine(*optimizers: AIM) -> AIM:
     if len({optimizer.defaults["differentiable"] for optimizer in optimizers}) > 1:
         raise ValueError("combine takes optimizers that are all differentiable, or none")
     groups = [dict(group) for optimizer in optimizers for group in optimizer.param_groups]
+    groups = [group for group in groups if group["params"]] or groups[:1]  # one side of a hybrid may be empty
     for group in groups:
         if "param_names" in group:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))

@@ -18,6 +18,7 @@ from aimopt.kernels.memory import GroupMemory
 from aimopt.kernels.program import Program, StepNumbers
 from aimopt.optimizers import NAMED
 from aimopt.parts.composition import Parts
+from aimopt.step.shards import Span
 from optimizer_driver import NEEDS_WHOLE_TENSORS, advance, assert_same, count_paths, flat, parameters, push
 from triton_interpreter import (  # noqa: F401 (a fixture)
     PLAIN,
@@ -314,7 +315,7 @@ def test_only_changed_data_is_sent_to_the_device(monkeypatch: pytest.MonkeyPatch
         p.grad = torch.ones_like(p)
     optimizer.step()
     rows, constants, *others = sent
-    assert rows == (2, 5 + 1)
+    assert rows == (2, 5 + 4)  # numel, rank and span, one scalar, three streams
     assert len(constants) == 1
     assert others == [(2,), (1, 2), (1, 2)]  # gradients, chunks of whole blocks, and the others
     sent.clear()
@@ -396,3 +397,19 @@ def test_counts_on_the_host_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpu, "_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="only with capturable=True"):
         optimizer.step()
+
+
+@interpreted
+def test_shards_are_rounded_by_their_place_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for device in ("cpu", "none"):  # the Triton kernel, then the C++ kernel
+        monkeypatch.setattr(gpu, "DEVICE", device)
+        for span in (Span(5, 3, 2), Span(0, 40, 0)):
+            monkeypatch.setattr("aimopt.kernels.addresses._span", lambda written, place, span=span: span)
+            p = torch.linspace(-1, 1, 40).to(torch.bfloat16).requires_grad_()
+            p.grad = torch.ones_like(p)
+            SGDM([p], lr=1e-3, momentum=0.0, fused=True).step()
+            ends.append(p.detach())
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(ends[1], ends[3])
+    assert not torch.equal(ends[0], ends[1])

@@ -35,6 +35,7 @@ from aimopt.kernels.program import (
 )
 from aimopt.messages.reason import Reason
 from aimopt.parts.composition import Parts
+from aimopt.parts.geometries import Euclidean
 
 
 def status() -> dict[str, str]:
@@ -89,6 +90,24 @@ def _fuse(key: ProgramKey) -> Program | Reason:
         return fuse(key)
     except Exception as error:  # a user's part may raise anything when it gets symbols
         return Reason(str(error))
+
+
+def works_on_shards(parts: Parts, group: dict[str, Any]) -> bool:
+    """Whether a step can run on the local parts of distributed tensors: it is element-wise, but for a matrix geometry.
+
+    What has a program is element-wise. A matrix geometry gathers its matrices itself (`step/owners.py`).
+    """
+    if parts.geometry.matrices_only:
+        parts = parts._replace(geometry=Euclidean())
+    return not group["differentiable"] and isinstance(program_of(parts, group), Program)
+
+
+def why_not_sharded(parts: Parts, group: dict[str, Any]) -> Reason | None:
+    """Why a matrix geometry cannot step a sharded matrix, or None: its state would be needed as a whole, too."""
+    if not parts.geometry.buffers() or isinstance(program_of(parts, group), Program):
+        return None
+    name = type(parts.geometry).__name__
+    return Reason(f"it is sharded, and {name} keeps state that needs the whole matrix; use Muon here, or DDP")
 
 
 def why_not_fused(parts: Parts, group: dict[str, Any]) -> Reason | None:

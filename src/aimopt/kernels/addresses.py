@@ -17,7 +17,9 @@ from torch import Tensor
 from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout, scale_indices
 from aimopt.kernels.memory import CheckedGroup, MemorySnapshot
 from aimopt.kernels.program import Program
+from aimopt.parts.tensor_list import LOW_PRECISION
 from aimopt.step.quantization import CODE_OF_DTYPE, scale_name, scale_shape
+from aimopt.step.shards import Place, Span
 from aimopt.step.storage import extent
 
 T = TypeVar("T")
@@ -111,11 +113,14 @@ class Locator:
         scalars = [[state[k] for k in self.scalars] for state in states]
         buffers = [[state[k] for k in self.buffers] for state in states]
         scales = [[None if k is None else state[k] for k in self.scales] for state in states]
+        places = checked.plain.places or [None] * len(params)
+        spans = [_span((p, *b), place) for p, b, place in zip(params, buffers, places, strict=True)]
         shared = _with_shared_memory([(p, *state) for p, state in zip(params, states, strict=True)])
         reachable = [
             i
             for i, (p, grad) in enumerate(zip(params, grads, strict=True))
             if i not in shared
+            and spans[i] is not None
             and p.device.type == self._device_type
             and _are_scalars(p, scalars[i])
             and _are_parallel_streams(p, grad, buffers[i])
@@ -131,7 +136,7 @@ class Locator:
             table.members.append(i)
             table.scalars.append(scalars[i])
             used = [s for x, s in zip(buffers[i], scales[i], strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
-            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], used))
+            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], spans[i], used))
         reached = {checked.snapshot.plain_indices[i] for i in reachable}
         return Coverage(
             list(tables.values()),
@@ -140,13 +145,25 @@ class Locator:
         )
 
 
+def _span(written: Sequence[Tensor], place: Place | None) -> Span | None:
+    """The positions of a parameter's elements in the whole; None if a row cannot say them. Only rounding needs them."""
+    if place is None or not any(x.dtype in LOW_PRECISION for x in written):
+        return Span(0, max(1, written[0].numel()), 0)
+    return place.span(written[0])
+
+
 def address_row(
-    streams: Sequence[Tensor], scalars: Sequence[Tensor] = (), rank: int = 0, scales: Sequence[Tensor] = ()
+    streams: Sequence[Tensor],
+    scalars: Sequence[Tensor] = (),
+    rank: int = 0,
+    span: Span | None = None,
+    scales: Sequence[Tensor] = (),
 ) -> list[int]:
     """A row of an address table. The parameter is the first stream, the gradient the last one."""
     layout, p = RowLayout(len(scalars), len(streams), len(scales)), streams[0]
     row = [0] * layout.width
     row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
+    row[layout.OFFSET : layout.OFFSET + len(Span._fields)] = span or (0, 1, 0)
     row[layout.FIRST_SCALAR :] = [x.data_ptr() for x in (*scalars, *scales, *streams)]
     return row
 

@@ -13,14 +13,14 @@ The first check is thorough (`step/usable.py`). Later checks compare the tensors
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from aimopt.kernels.records import Gradients, merge_spans, overlaps, record
 from aimopt.messages.reason import Reason
 from aimopt.step.gather import Gathered
-from aimopt.step.storage import extent, has_storage, is_plain
+from aimopt.step.storage import extent, has_storage
 from aimopt.step.usable import refusal, refuse_unusable
 
 MAPPINGS = Path("/proc/self/maps")
@@ -34,12 +34,14 @@ class MemorySnapshot:
         is_plain_row = [all(map(has_storage, row)) for row in gathered.rows()]
         self.plain_indices = [i for i, plain in enumerate(is_plain_row) if plain]
         self.other_indices = [i for i, plain in enumerate(is_plain_row) if not plain]
-        self.ranks = gathered.ranks
+        self.ranks, self._places = gathered.ranks, gathered.places
         plain = gathered.select(self.plain_indices)
         self._record = record(plain.params + plain.state, plain.grads)
 
     def compare(self, gathered: Gathered) -> Gradients | None:
         """The present gradients of the parameters that are plain memory; None if anything else has changed."""
+        if gathered.places != self._places:
+            return None
         plain = gathered.select(self.plain_indices)
         return self._record.compare(plain.params + plain.state, plain.grads)
 
@@ -63,7 +65,7 @@ class GroupMemory:
 
     def check(self, gathered: Gathered, optimizer: str) -> CheckedGroup:
         """Check the tensors of a step, or raise `Unusable`, which names the optimizer's class."""
-        local = localize(gathered)
+        local = gathered.localize()
         snapshot, gradients = self._compare_with_snapshot(local)
         if snapshot is None or gradients is None:
             snapshot, gradients = self._check_thoroughly(local, optimizer)
@@ -122,21 +124,3 @@ def _read_only_mappings() -> Iterator[tuple[int, int]]:
         if "w" not in mode:
             start, end = (int(address, 16) for address in span.split("-"))
             yield start, end - start
-
-
-def localize(gathered: Gathered) -> Gathered:
-    """The same, with the local part of every distributed tensor."""
-    if all(map(is_plain, {*map(type, gathered.grads)})):
-        return gathered
-    rows = [_local(row) for row in gathered.rows()]
-    return gathered._replace(
-        params=[row[0] for row in rows], grads=[row[1] for row in rows], state=[x for row in rows for x in row[2:]]
-    )
-
-
-def _local(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    distributed: list[Any] = [x for x in tensors if hasattr(x, "to_local") and hasattr(x, "placements")]
-    same_placement = len({(x.device_mesh, x.placements) for x in distributed}) == 1
-    if not same_placement or any(placement.is_partial() for placement in distributed[0].placements):
-        return tensors
-    return tuple(x.to_local() if hasattr(x, "to_local") else x for x in tensors)

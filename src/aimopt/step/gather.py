@@ -19,6 +19,8 @@ from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
 from aimopt.step.quantization import coded_buffers, scale_name, state_keys, stored_buffer
+from aimopt.step.shards import Origin, Place, any_distributed, is_distributed, local_row
+from aimopt.step.storage import is_plain
 
 
 class Gathered(NamedTuple):
@@ -32,6 +34,8 @@ class Gathered(NamedTuple):
     grads: list[Tensor]
     ranks: list[int]  # their positions among all parameters of the optimizer
     state: list[Tensor]  # one parameter after the other, in the order of `keys`
+    places: Sequence[Place | None] = ()  # after `localize`, those of the parameters; empty if all are plain tensors
+    origins: Sequence[Origin | None] = ()  # those of the parameters, if torch.compile cannot ask for them
 
     @classmethod
     def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
@@ -61,6 +65,20 @@ class Gathered(NamedTuple):
             grads=[self.grads[i] for i in indices],
             ranks=[self.ranks[i] for i in indices],
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
+            places=[self.places[i] for i in indices] if self.places else (),
+            origins=[self.origins[i] for i in indices] if self.origins else (),
+        )
+
+    def localize(self) -> "Gathered":
+        """The same, with the local part of every distributed tensor."""
+        if not any_distributed(self.params):
+            return self
+        local, places = zip(*map(local_row, self.rows()), strict=True)
+        return self._replace(
+            params=[row[0] for row in local],
+            grads=[row[1] for row in local],
+            state=[x for row in local for x in row[2:]],
+            places=places,
         )
 
     def name_of(self, i: int) -> str:
@@ -127,14 +145,16 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
     states, group = gathered.states(), gathered.group
     for indices, t, as_list in _count_and_split(gathered, [state["step"] for state in states]):
         part, part_states = gathered.select(indices), [states[i] for i in indices]
-        yield Bucket(part.parts, group, part.params, part.grads, part_states, part.ranks, t, as_list, grad_scale)
+        tensors = part.params, part.grads, part_states
+        yield Bucket(part.parts, group, *tensors, part.ranks, t, as_list, grad_scale, part.places, part.origins)
 
 
 def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], StepCount, bool]]:
     """Advance the step counts, and yield the parameters of each bucket: (indices, step count, whether as a list)."""
     group, params = gathered.group, gathered.params
     compiling = torch.compiler.is_compiling()
-    on_device = group["capturable"] or compiling
+    # The value of a FakeTensor is not known: then its count stays a tensor, as on a device.
+    on_device = group["capturable"] or compiling or not all(map(is_plain, {*map(type, steps)}))
     for i, step in enumerate(steps if not on_device else ()):
         if not step.item() >= 0:
             raise RuntimeError(f"{gathered.name_of(i)} cannot be stepped: {invalid_count(step)}")
@@ -142,12 +162,15 @@ def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[
     foreach = group["foreach"]
     if foreach is None:
         _, foreach = _default_to_fused_or_foreach(params, group["differentiable"] or compiling)
+        # As a list, all sharded matrices of a group share two collectives.
+        foreach = foreach or (gathered.parts.geometry.matrices_only and any(gathered.places))
     if not foreach:
         for i, step in enumerate(steps):
             yield [i], step if on_device else step.item(), False
         return
     by_kind: dict[Any, list[int]] = {}
     for i, (p, step) in enumerate(zip(params, steps, strict=True)):
-        by_kind.setdefault((p.device, p.dtype, None if on_device else step.item()), []).append(i)
-    for (_, _, t), indices in by_kind.items():
+        kind = p.device, p.dtype, is_distributed(p), None if on_device else step.item()
+        by_kind.setdefault(kind, []).append(i)
+    for (*_, t), indices in by_kind.items():
         yield indices, cast(Tensor, TensorList([steps[i] for i in indices])) if on_device else t, True

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import PREVIOUS_GRADIENT, Descent, DisplacementInputs, State, StepCount
+from aimopt.parts.component import PREVIOUS_GRADIENT, Descent, DisplacementInputs, Geometry, State, StepCount
 from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
+from aimopt.step.owners import OnOwners
 from aimopt.step.precision import draws, random_16_bits, round_stochastically
 from aimopt.step.quantization import CODE_OF_DTYPE, encode_into, scale_name, working_buffer
+from aimopt.step.shards import Origin, Place, any_distributed, local_part, place_of
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
 GROUP_KEYS = tuple(name for name, option in OPTIONS.items() if option.in_arithmetic)
@@ -44,6 +46,7 @@ class Move:
 
     def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: StepCount):
         self.parts, self.group, self.p, self.state, self.t = parts, group, p, state, t
+        self.map = parts.geometry  # what applies P; on shards not the geometry itself
         self.g = gradient(p, raw, group, parts)
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         self.lr = self.rate * parts.filter.gain
@@ -54,8 +57,8 @@ class Move:
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
-        geometry, pole = self.parts.geometry, self.parts.filter.pole
-        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
+        pole = self.parts.filter.pole
+        return DisplacementInputs(self.map, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
 
     def _theta(self) -> Tensor:
         """θ for a part to read; a copy if autograd may need it after the parameters have moved."""
@@ -101,6 +104,8 @@ class Bucket(NamedTuple):
     t: StepCount
     as_list: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
+    places: Sequence[Place | None] = ()  # of the parameters, if they are local parts of distributed tensors
+    origins: Sequence[Origin | None] = ()  # of the parameters, if torch.compile cannot ask for them
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.as_list else tensors[0]
@@ -121,7 +126,13 @@ class Bucket(NamedTuple):
             name: self._pack([to_working_dtype(working_buffer(s, name)) for s in self.states])
             for name in self.parts.buffers()
         }
-        return Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
+        move = Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
+        sharded = any(self.places) or any_distributed(self.params)
+        recorded = self.group["differentiable"] or torch.compiler.is_compiling()
+        if sharded and self.parts.geometry.matrices_only and not recorded:
+            places = self.places or [None] * len(self.params)
+            move.map = cast(Geometry, OnOwners(self.parts.geometry, places))
+        return move
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""
@@ -144,8 +155,17 @@ class Bucket(NamedTuple):
         stochastic = self.group["stochastic_rounding"] and not self.group["differentiable"]
         t = self.t.items[i] if isinstance(self.t, TensorList) else self.t
         if target.dtype in LOW_PRECISION:
-            target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw) if stochastic else x)
+            origin = self._origin(i, target)
+            target, x = local_part(target), local_part(x)
+            target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw, origin) if stochastic else x)
         elif target.dtype in CODE_OF_DTYPE:
             assert scale is not None
-            random = random_16_bits(x.numel(), x.device, t, self.ranks[i], draw) if stochastic else None
-            encode_into(target, scale, x, random)
+            random = random_16_bits(torch.arange(x.numel(), device=x.device), t, self.ranks[i], draw)
+            encode_into(target, scale, x, random if stochastic else None)
+
+    def _origin(self, i: int, target: Tensor) -> Origin | None:
+        """Where a tensor of the i-th parameter begins in the whole; None if it is whole."""
+        if self.origins:
+            return self.origins[i]
+        place = self.places[i] if self.places else place_of(target)
+        return place.origin if place else None

@@ -92,7 +92,8 @@ class Execution(TypedDict, total=False):
         Option(
             False,
             "Skip the whole step, and leave the state as it is, if any gradient is infinite or NaN. `skipped_steps` of "
-            "the first group counts these steps. Reading the gradients waits for the device.",
+            "the first group counts these steps. Reading the gradients waits for the device. All ranks of a "
+            "distributed run decide together, so all of them must step.",
         ),
     ]
 

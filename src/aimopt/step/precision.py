@@ -5,10 +5,11 @@ time. Rounded up or down at random, with a probability that grows with nearness,
 
     round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`) and the element. A hash has 32 bits, and a
-draw takes 16: `draws` counts the tensors of a parameter that are rounded, and two of them share a hash. So a run is
-reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits. State in 8 bits
-takes its random bits from here as well (`quantization.py`).
+The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. A hash has
+32 bits, and a draw takes 16: `draws` counts the tensors of a parameter that are rounded, and two of them share a hash.
+So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits. Of a
+sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded. State in 8
+bits takes its random bits from here as well (`quantization.py`).
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,17 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.tensor_list import LOW_PRECISION
+from aimopt.step.shards import Origin
 
 _UNSIGNED = 0xFFFFFFFF
 
 
-def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int) -> Tensor:
+def round_stochastically(
+    x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int, origin: Origin | None = None
+) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
-    random = random_16_bits(x.numel(), x.device, t, rank, draw).as_strided(x.shape, x.stride())
+    random = random_16_bits(_positions(x, origin), t, rank, draw)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
         rounded = ((bits + random) & ~0xFFFF).view(torch.float32)
@@ -37,11 +41,11 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw:
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
 
 
-def random_16_bits(numel: int, device: torch.device, t: Any, rank: int, draw: int) -> Tensor:
-    """Random numbers of 16 bits for the elements of a parameter, in the order of memory."""
+def random_16_bits(positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
+    """Random numbers of 16 bits for the elements of a parameter at these positions."""
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-    hashed = _scramble((torch.arange(numel, device=device) & _UNSIGNED) ^ key)
+    hashed = _scramble((positions & _UNSIGNED) ^ key)
     return (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
 
 
@@ -52,6 +56,18 @@ def draws(sizes: Sequence[int]) -> dict[int, int]:
     """
     rounded = [[i for i, size in enumerate(sizes) if size == narrow] for narrow in (2, 1)]
     return {i: draw for draw, i in enumerate(rounded[0] + rounded[1])}
+
+
+def _positions(x: Tensor, origin: Origin | None) -> Tensor:
+    """The position in memory of each element: in that of the whole, if x is a local part."""
+    if origin is None:
+        return torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())
+    offset, strides = origin
+    positions = torch.full(x.shape, offset, dtype=torch.int64, device=x.device)
+    for dim, stride in enumerate(strides):
+        index = torch.arange(x.size(dim), device=x.device) * stride
+        positions += index.view(-1, *[1] * (x.ndim - dim - 1))
+    return positions
 
 
 def _scramble(x: Any) -> Any:

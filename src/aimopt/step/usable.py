@@ -18,6 +18,7 @@ from aimopt.messages.reason import Reason
 from aimopt.parts.component import Initial
 from aimopt.step.gather import Gathered
 from aimopt.step.quantization import CODE_OF_DTYPE, Code, coded_buffers, scale_name, scale_shape, state_dtype
+from aimopt.step.shards import any_rank, local_part, trains_together
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
 DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
@@ -52,7 +53,10 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
             )
         if reason is None and matrices_only and p.ndim < 2:
             geometry = type(gathered.parts.geometry).__name__
-            reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices")
+            flattened = (
+                "; DeepSpeed and FSDP1 flatten parameters: use FSDP2 (fully_shard) or DDP" if p.ndim == 1 else ""
+            )
+            reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices{flattened}")
         if reason is not None:
             raise refusal(gathered, i, optimizer, reason)
 
@@ -217,13 +221,18 @@ def _unwritable(name: str, x: Tensor) -> Reason | None:
 
 
 def has_nonfinite_gradient(groups: Iterable[dict[str, Any]]) -> bool:
-    """Whether any gradient of these parameter groups is infinite or NaN; waits once per device."""
+    """Whether any gradient of these parameter groups is infinite or NaN, on any rank; waits once per device.
+
+    All ranks decide together, in one collective: each may hold other shards, or under ZeRO other parameters.
+    """
     finite: dict[torch.device, list[Tensor]] = {}
     for group in groups:
         for p in group["params"]:
-            if p.grad is not None and p.grad.numel():
-                finite.setdefault(p.device, []).append(torch.linalg.vector_norm(p.grad, math.inf).isfinite())
-    return not all(bool(torch.stack(on_device).all()) for on_device in finite.values())
+            grad = None if p.grad is None else local_part(p.grad)
+            if grad is not None and grad.numel() and is_plain(type(grad)):  # the values of a FakeTensor are not known
+                finite.setdefault(grad.device, []).append(torch.linalg.vector_norm(grad, math.inf).isfinite())
+    here = not all(bool(torch.stack(on_device).all()) for on_device in finite.values())
+    return any_rank([here])[0] if trains_together() else here
 
 
 def why_intercepted() -> Reason | None:

@@ -67,8 +67,9 @@ def _codes_header() -> str:
 def _row_layout() -> list[str]:
     row = layout.RowLayout
     return [
-        "// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.",
+        "// One row of an address table: numel, rank, span, addresses of the scalars, of the scales, of the streams.",
         f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
+        f"constexpr int64_t kRowOffset = {row.OFFSET}, kRowRun = {row.RUN}, kRowGap = {row.GAP};",
         "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
         "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "
         "{ return row_first_scale(scalars) + scales; }",

@@ -21,9 +21,11 @@
 
 namespace aimopt {
 
-// One tensor, and the addresses of its scales and streams.
+// One tensor, and the addresses of its scales and streams. It may be a part of a whole tensor: the position of element e
+// in the whole is offset + e + (e / run) * gap. Random numbers depend on that position. A tensor with scales is whole.
 struct Item {
     int64_t numel;
+    int64_t offset, run, gap;
     const int64_t *scales, *streams;
 };
 
@@ -167,19 +169,31 @@ struct Job {
         const int64_t end = job.begin_of(thread + 1);
         size_t i = job.tensor_at(begin);
         for (; begin < end; i++) {
-            const int64_t first = job.ends[i] - job.items[i].numel;
+            const Item &item = job.items[i];
+            const int64_t first = job.ends[i] - item.numel;
             const int64_t stop = std::min(end, job.ends[i]);
-            char *streams[kMaxRegisters];  // the scales follow the streams
-            for (int32_t k = 0; k < job.program.streams; k++)
-                streams[k] = reinterpret_cast<char *>(job.items[i].streams[k]);
-            for (int32_t k = 0; k < job.program.scales; k++)
-                streams[job.program.streams + k] = reinterpret_cast<char *>(job.items[i].scales[k]);
-            const T *numbers = job.numbers.data() + job.numbers_of[i];
-            const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(job.program.kernel));
-            if (kernel) kernel(streams, numbers, job.keys[i], begin - first, stop - first);
-            else job.interpret(job.program, streams, numbers, job.keys[i], begin - first, stop - first);
-            begin = stop;
+            while (begin < stop) {
+                const int64_t run = item.gap ? (begin - first) / item.run : 0;
+                const int64_t run_stop = item.gap ? std::min(stop, first + (run + 1) * item.run) : stop;
+                job.step_run(i, begin - first, run_stop - first, item.offset + run * item.gap);
+                begin = run_stop;
+            }
         }
+    }
+
+    // Step the elements [begin, end) of one tensor. A kernel counts elements by their positions in the whole tensor,
+    // which are `shift` higher: so the streams begin as much earlier, and the addresses are the same.
+    void step_run(size_t i, int64_t begin, int64_t end, int64_t shift) const {
+        char *streams[kMaxRegisters];  // the scales follow the streams
+        for (int32_t k = 0; k < program.streams; k++)
+            streams[k] = reinterpret_cast<char *>(items[i].streams[k] -
+                                                  shift * static_cast<int64_t>(bytes(Type(program.types[k]))));
+        for (int32_t k = 0; k < program.scales; k++)
+            streams[program.streams + k] = reinterpret_cast<char *>(items[i].scales[k]);
+        const T *first_number = numbers.data() + numbers_of[i];
+        const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(program.kernel));
+        if (kernel) kernel(streams, first_number, keys[i], begin + shift, end + shift);
+        else interpret(program, streams, first_number, keys[i], begin + shift, end + shift);
     }
 };
 
@@ -214,7 +228,8 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
     for (int64_t i = 0; i < tensors; i++) {
         const int64_t *row = table + i * width;
         const int64_t *scalar = row + kRowFirstScalar;
-        items[i] = {row[kRowNumel], row + row_first_scale(scalars), row + row_first_stream(scalars, program.scales)};
+        items[i] = {row[kRowNumel], row[kRowOffset], row[kRowRun], row[kRowGap], row + row_first_scale(scalars),
+                    row + row_first_stream(scalars, program.scales)};
         ends[i] = total += row[kRowNumel];
         for (int32_t k = 0; k < scalars; k++) inputs[k] = read_scalar(scalar[k], Type(scalar_types[k])) + (k == 0);
         if (i == 0 || inputs != last) {  // most tensors of a group have the same step count

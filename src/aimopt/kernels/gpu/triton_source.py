@@ -136,8 +136,15 @@ class _Printer:
             yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.passed_uniforms)} + {k})"
         for half in sorted({draw // 2 for draw in self.draws.values()}):
             yield f"    key_{half} = scramble(tl.load(keys + tensor).to(tl.uint32, bitcast=True) ^ {half})"
+        if self.draws:
+            for name, column in (("offset", self.row.OFFSET), ("run", self.row.RUN), ("gap", self.row.GAP)):
+                yield f"    {name} = tl.load(row + {column})"
         yield "    for start in range(begin, end, BLOCK):"
         yield "        element = start + tl.arange(0, BLOCK)"
+        if self.draws:  # random numbers depend on the position in the whole tensor, of which this one may be a shard
+            yield "        position = element + offset"
+            yield "        if gap != 0:"
+            yield "            position += element // run * gap"
         yield "        inside = element < numel"
         yield "        if WHOLE:"
         yield "            inside = tl.full([BLOCK], True, tl.int1)"
@@ -163,7 +170,7 @@ class _Printer:
                 value = f"{name}_code.to({self.types[k]})"
             elif k in self.draws:
                 draw = self.draws[k]
-                value = f"round_stochastically({name}, {self.types[k]}, key_{draw // 2}, {draw % 2 == 1}, element)"
+                value = f"round_stochastically({name}, {self.types[k]}, key_{draw // 2}, {draw % 2 == 1}, position)"
             elif self.types[k] != self.arithmetic:
                 value = f"to_nearest({name}, {self.types[k]})"
             yield f"tl.store({name}_pointer + element, {value}, inside)"

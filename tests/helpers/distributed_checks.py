@@ -1,0 +1,463 @@
+"""Checks that all ranks of a process group make together; `test_sharded_training.py` starts the ranks.
+
+Each rank makes the one-process run itself, from the same parameters and gradients, and compares its shards with it.
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.flop_counter import FlopCounterMode
+
+import aimopt
+from aimopt import AIM
+from aimopt.optimizers import NAMED
+from aimopt.parts.component import Geometry, Initial, State, StepCount, zeros
+from aimopt.parts.tensor_list import each
+from aimopt.step.shards import place_of
+from optimizer_driver import NEEDS_MATRICES, count_paths, parameters, push
+
+SHAPES = ((6, 4), (7,), (3, 4, 2), (1, 5), (4, 1))  # uneven, and with empty shards
+MATRICES = ((6, 4), (4, 9), (3, 2, 2, 2), (8, 8), (8, 8), (1, 4))
+
+
+@dataclass(frozen=True)
+class RowNorm(Geometry):
+    """A matrix geometry that a user could have written: rows of length one."""
+
+    linear = False
+    matrices_only = True
+
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
+        return None
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        result: Tensor = each(lambda m: m / torch.linalg.vector_norm(m, dim=1, keepdim=True), x)
+        return result
+
+
+@dataclass(frozen=True)
+class RowNormWithState(Geometry):
+    """One with state, which cannot be sharded."""
+
+    linear = False
+    matrices_only = True
+
+    def buffers(self) -> dict[str, Initial]:
+        return {"rows": zeros}
+
+    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
+        return state["rows"].add_(g)
+
+    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
+        return x / x.norm()
+
+
+def build_user_optimizer(params: Any, **options: Any) -> AIM:
+    return AIM(params, filter=aimopt.EMA(), geometry=RowNorm(), **options)
+
+
+def begin() -> None:
+    """Join the process group. A rank that waits for another one too long fails."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+
+
+def grid() -> Any:
+    """A mesh of two dimensions: 2×1 or 2×2."""
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("outer", "inner"))
+
+
+def layouts() -> dict[str, tuple[Any, list[Any]]]:
+    """Ways to distribute a tensor: a mesh, and a placement per dimension of the mesh."""
+    line = init_device_mesh("cpu", (dist.get_world_size(),))
+    ways: dict[str, tuple[Any, list[Any]]] = {"Shard(0)": (line, [Shard(0)])}
+    if dist.get_world_size() == 2:
+        return ways | {"Shard(1)": (line, [Shard(1)]), "Replicate": (line, [Replicate()])}
+    return ways | {
+        "Replicate, Shard(0)": (grid(), [Replicate(), Shard(0)]),
+        "Shard(0), Shard(1)": (grid(), [Shard(0), Shard(1)]),
+    }
+
+
+def distributed(x: Any, mesh: Any, placements: list[Any]) -> Any:
+    """A distributed tensor; a dimension that the tensor lacks is replicated."""
+    possible = [p if getattr(p, "dim", -1) < x.ndim else Replicate() for p in placements]
+    return distribute_tensor(x.detach().clone(), mesh, possible)
+
+
+def push_both(whole: list[Tensor], shards: list[Any], step: int) -> None:
+    """Give parameters and their distributed twins the same gradients."""
+    push(whole, step)
+    for p, shard in zip(whole, shards, strict=True):
+        shard.grad = distributed(p.grad, shard.device_mesh, list(shard.placements))
+
+
+def run_pair(Optimizer: Any, layout: Any, shapes: Any, dtype: torch.dtype, steps: int = 2, **options: Any) -> Any:
+    """A one-process run and a distributed one: their parameters, their optimizers, and the paths of the latter."""
+    whole = parameters(shapes, dtype)
+    shards = [distributed(p, *layout).requires_grad_() for p in whole]
+    reference, optimizer = Optimizer(whole, lr=0.01, **options), Optimizer(shards, lr=0.01, **options)
+    for step in range(steps):
+        push_both(whole, shards, step)
+        reference.step()
+        with count_paths() as paths:
+            optimizer.step()
+    return whole, shards, reference, optimizer, paths
+
+
+def assert_equal(whole: list[Tensor], shards: list[Any], tolerance: float = 0.0) -> None:
+    for p, shard in zip(whole, shards, strict=True):
+        torch.testing.assert_close(shard.full_tensor().detach(), p.detach(), rtol=tolerance, atol=tolerance)
+
+
+def check_named_optimizers() -> None:
+    for name, layout in layouts().items():
+        for Optimizer in NAMED:
+            takes_matrices = Optimizer.__name__ in NEEDS_MATRICES
+            shapes = MATRICES if takes_matrices else SHAPES
+            whole, shards, reference, optimizer, paths = run_pair(
+                Optimizer, layout, shapes, torch.float32, weight_decay=0.1
+            )
+            assert paths == {"foreach" if takes_matrices else "fused": len(shapes)}, (name, Optimizer, paths)
+            assert_equal(whole, shards, 1e-5 if takes_matrices else 0.0)
+            for p, shard in zip(whole, shards, strict=True):
+                for key, value in reference.state[p].items():
+                    ours = optimizer.state[shard][key]
+                    ours = ours.full_tensor() if hasattr(ours, "full_tensor") else ours
+                    torch.testing.assert_close(ours, value, rtol=0, atol=0)
+
+
+def check_rounding() -> None:
+    """16-bit parameters and state do not depend on the sharding, on any path."""
+    for name, layout in layouts().items():
+        for options in ({}, {"foreach": True}, {"foreach": False}, {"fused": True}):
+            for state_dtype in (None, "bfloat16"):
+                whole, shards, _, _, paths = run_pair(
+                    aimopt.RADAR, layout, SHAPES, torch.bfloat16, state_dtype=state_dtype, **options
+                )
+                expected = "fused" if options in ({}, {"fused": True}) else "foreach" if options["foreach"] else "plain"
+                assert paths == {expected: len(SHAPES)}, (name, paths)
+                assert_equal(whole, shards)
+        whole, shards, *_ = run_pair(aimopt.Muon, layout, MATRICES, torch.bfloat16)
+        different = sum(int((s.full_tensor() != p).sum()) for p, s in zip(whole, shards, strict=True))
+        assert different <= 3, (name, different)  # an arithmetic difference of 1e-7 rarely rounds otherwise
+
+
+def check_few_collectives_and_shared_work() -> None:
+    """Per step of Muon: one agreement, one gather, one scatter; and each matrix is orthogonalized by one rank."""
+    world, mesh = dist.get_world_size(), init_device_mesh("cpu", (dist.get_world_size(),))
+    shards = [distributed(p, mesh, [Shard(0)]).requires_grad_() for p in parameters([(16, 8)] * 8, torch.float32)]
+    optimizer = aimopt.Muon(shards, lr=0.01)
+    for p in shards:
+        p.grad = torch.randn_like(p)
+    with count_collectives() as collectives, FlopCounterMode(display=False) as flops:
+        optimizer.step()
+    assert collectives == {"all_reduce": 1, "all_to_all_single": 2}
+    alone = torch.nn.Parameter(torch.randn(16, 8))
+    alone.grad = torch.randn(16, 8)
+    with FlopCounterMode(display=False) as flops_of_one:
+        aimopt.Muon([alone]).step()
+    assert flops.get_total_flops() == flops_of_one.get_total_flops() * 8 // world > 0
+
+
+@contextmanager
+def count_collectives() -> Iterator[Counter[str]]:
+    counts: Counter[str] = Counter()
+    names = ("all_reduce", "all_gather", "all_to_all_single", "broadcast", "reduce_scatter_tensor")
+
+    def counted(name: str) -> Any:
+        collective = getattr(dist, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return collective(*args, **kwargs)
+
+        return patch.object(dist, name, call)
+
+    with ExitStack() as stack, CommDebugMode() as functional:
+        for name in names:
+            stack.enter_context(counted(name))
+        yield counts
+    for name, count in functional.get_comm_counts().items():
+        if "c10d_functional" in str(name):
+            counts[str(name)] += count
+
+
+def check_a_geometry_of_a_user_has_owners() -> None:
+    for layout in layouts().values():
+        whole, shards, *_ = run_pair(build_user_optimizer, layout, MATRICES[:2] + MATRICES[3:], torch.float32)
+        assert_equal(whole, shards, 1e-6)
+
+
+def check_matrix_state_is_refused() -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    p = distributed(torch.ones(4, 4), mesh, [Shard(0)]).requires_grad_()
+    p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match="RowNormWithState keeps state that needs the whole matrix"):
+        AIM([p], 0.1, filter=aimopt.EMA(), geometry=RowNormWithState()).step()
+
+
+def check_one_decision_about_nonfinite_gradients() -> None:
+    """Also where a rank has an empty shard, no gradient, or no parameter; in one collective."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    mesh = init_device_mesh("cpu", (world,))
+    whole = parameters(((1, 4), (6, 4)), torch.float32)
+    shards = [distributed(p, mesh, [Shard(0)]).requires_grad_() for p in whole]
+    optimizer = aimopt.RADAR(shards, lr=0.01, skip_nonfinite=True)
+    before = [p.full_tensor() for p in shards]
+    push_both(whole, shards, 0)
+    shards[0].grad = distributed(torch.full((1, 4), torch.nan), mesh, [Shard(0)])  # rank 0 alone holds it
+    with count_collectives() as collectives:
+        optimizer.step()
+    assert collectives == {"all_reduce": 1}
+    assert optimizer.param_groups[0]["skipped_steps"] == 1
+    assert all(torch.equal(p.full_tensor(), b) for p, b in zip(shards, before, strict=True))
+    own = torch.nn.Parameter(torch.ones(3))  # as under ZeRO: each rank has parameters of its own, the last one none
+    optimizer = aimopt.RADAR([own] if rank < world - 1 else [], lr=0.01, skip_nonfinite=True)
+    own.grad = torch.full((3,), torch.inf if rank == 0 else 1.0)
+    optimizer.step()
+    assert torch.equal(own.detach(), torch.ones(3))
+    own.grad = None if rank == 0 else torch.ones(3)
+    optimizer.step()
+    assert torch.equal(own.detach(), torch.ones(3)) == (rank in (0, world - 1))
+
+
+def check_a_rank_without_a_gradient() -> None:
+    """The others do not wait for it; its part of the gradient counts as zero."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for Optimizer in (aimopt.Muon, aimopt.RADAR):
+        shards = [
+            distributed(p, mesh, [Shard(0)]).requires_grad_() for p in parameters([(8, 4), (8, 4)], torch.float32)
+        ]
+        for i, p in enumerate(shards):
+            p.grad = None if dist.get_rank() == 0 and i == 0 else torch.ones_like(p)
+        before = shards[0].full_tensor()
+        Optimizer(shards, lr=0.01).step()
+        assert not torch.equal(shards[0].full_tensor(), before)
+
+
+def check_diagnostics() -> None:
+    for layout in layouts().values():
+        for Optimizer in (aimopt.RADAR, aimopt.Muon):
+            whole = parameters(MATRICES[:2], torch.float32)
+            shards = [distributed(p, *layout).requires_grad_() for p in whole]
+            push_both(whole, shards, 0)
+            watches = []
+            for params in (whole, shards):
+                optimizer = Optimizer(params, lr=0.01)
+                watches.append(aimopt.watch(optimizer))
+                optimizer.step()
+            ((expected,), (figures,)) = [watch.read() for watch in watches]
+            assert figures.keys() == expected.keys()
+            for name, value in figures.items():
+                assert abs(value - expected[name]) <= 1e-5 * abs(expected[name]), (name, value, expected[name])
+
+
+def check_mixed_lists() -> None:
+    """Distributed and plain parameters in one group, as a list."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for Optimizer in (aimopt.RADAR, aimopt.Muon):
+        whole = parameters(((6, 4), (4, 4)), torch.float32)
+        mixed = [distributed(whole[0], mesh, [Shard(0)]).requires_grad_(), whole[1].detach().clone().requires_grad_()]
+        reference, optimizer = Optimizer(whole, lr=0.01), Optimizer(mixed, lr=0.01, foreach=True)
+        for step in range(2):
+            push(whole, step)
+            mixed[0].grad, mixed[1].grad = distributed(whole[0].grad, mesh, [Shard(0)]), whole[1].grad
+            reference.step()
+            optimizer.step()
+        assert_equal(whole[:1], mixed[:1], 1e-5)
+        torch.testing.assert_close(mixed[1], whole[1], rtol=1e-5, atol=1e-5)
+
+
+def check_corrections_that_evaluate_again() -> None:
+    for layout in layouts().values():
+        for options in (dict(iterations=2, ell_ratio=0.5), dict(iterations=3)):
+            whole = parameters(((6, 4),), torch.float32)
+            shards = [distributed(p, *layout).requires_grad_() for p in whole]
+            for params in (whole, shards):
+                for geometry in (aimopt.Adaptive(), aimopt.Spectral()):
+                    optimizer = AIM(
+                        params, 0.01, filter=aimopt.EMA(), geometry=geometry, correction=aimopt.FixedPoint(**options)
+                    )
+
+                    def closure(params: list[Any] = params) -> Any:
+                        for p in params:
+                            p.grad = p.detach() * 2
+                        return None
+
+                    optimizer.step(closure)
+            assert_equal(whole, shards, 1e-5)
+
+
+def tiny_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
+
+
+def hybrid(model: torch.nn.Module, **options: Any) -> AIM:
+    split = aimopt.groups.split(model)
+    return aimopt.groups.combine(
+        aimopt.Muon(split.matrices, lr=0.02, **options), aimopt.RADAR(split.rest(weight_decay=0.01), lr=0.01, **options)
+    )
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3, first: int = 0) -> list[float]:
+    """Steps on the same data on all ranks, so that the average of their gradients is exact; the gradients' norms."""
+    norms = []
+    for step in range(first, first + steps):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norms.append(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm))
+        optimizer.step()
+    return norms
+
+
+def whole_parameters(model: torch.nn.Module) -> list[Tensor]:
+    params: list[Any] = list(model.parameters())
+    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in params]
+
+
+def check_models() -> None:
+    """DDP, FSDP2 and HSDP on a model: the parameters and the clipped gradients' norms of one process."""
+    world = dist.get_world_size()
+    meshes = {"FSDP2": init_device_mesh("cpu", (world,)), "HSDP": grid()}
+    builders: dict[str, Any] = {o.__name__: o for o in NAMED if o.__name__ not in NEEDS_MATRICES} | {"hybrid": hybrid}
+    for name, build in builders.items():
+        for scheme in ("DDP", *meshes):
+            alone, model = tiny_model(), tiny_model()
+            if scheme == "DDP":
+                model = torch.nn.parallel.DistributedDataParallel(model)
+            else:
+                fully_shard(model, mesh=meshes[scheme])
+            make = build if name == "hybrid" else lambda m, build=build: build(m.parameters(), lr=0.01)
+            optimizer = make(model)
+            with count_paths() as paths:
+                norms = train(model, optimizer)
+            assert paths["fused"] == (3 * 4 if name == "hybrid" else 3 * 6), (scheme, name, paths)
+            expected = train(alone, make(alone))
+            torch.testing.assert_close(norms, expected, rtol=1e-6, atol=0)
+            for p, q in zip(whole_parameters(model), whole_parameters(alone), strict=True):
+                # The norm's sum over shards is rounded otherwise, and scales all gradients.
+                torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def check_tensor_parallel() -> None:
+    """Also with FSDP2 on the other dimension of the mesh, which shards some dimensions of parameters twice."""
+    for with_fsdp in (False, True):
+        for build in (hybrid, lambda m: aimopt.RADAR(m.parameters(), lr=0.01, state_dtype="bfloat16")):
+            alone, model, mesh = tiny_model(), tiny_model(), grid()
+            tensor_mesh = mesh["inner"] if with_fsdp else init_device_mesh("cpu", (dist.get_world_size(),))
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(model, tensor_mesh, plan)
+            if with_fsdp:
+                fully_shard(model, mesh=mesh["outer"])
+            for m in (model, alone):
+                optimizer = build(m)
+                for step in range(3):
+                    give_gradients(m, step)
+                    optimizer.step()
+            for p, q in zip(whole_parameters(model), whole_parameters(alone), strict=True):
+                torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def give_gradients(model: torch.nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    params: list[Any] = list(model.parameters())
+    for p in params:
+        g = torch.randn(p.shape, generator=generator)
+        if not hasattr(p, "placements"):
+            p.grad = g
+            continue
+        p.grad = torch.zeros_like(p)
+        block = place_of(p).block  # type: ignore[union-attr]
+        p.grad.to_local().copy_(g[tuple(slice(first, first + size) for first, size in block)])  # type: ignore[union-attr]
+
+
+def check_zero() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # its module warns when it is imported
+
+    optimizers: list[Any] = list(NAMED)
+    for Optimizer in optimizers:
+        model, alone = tiny_model(), tiny_model()
+        if Optimizer.__name__ in NEEDS_MATRICES:
+            for m in (model, alone):
+                for i in (0, 2, 3):
+                    m[i].bias = None  # type: ignore[index]
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Optimizer, lr=0.01)
+        train(model, optimizer)
+        train(alone, Optimizer(alone.parameters(), lr=0.01))
+        assert all(map(torch.equal, whole_parameters(model), whole_parameters(alone))), Optimizer.__name__
+
+
+def check_flattened_parameters_are_refused() -> None:
+    for use_orig_params in (True, False):
+        model = FullyShardedDataParallel(
+            torch.nn.Linear(6, 6, bias=False), use_orig_params=use_orig_params, device_id=torch.device("cpu")
+        )
+        with pytest.raises((ValueError, RuntimeError), match="FSDP1 flatten"):
+            train_flattened(model)
+
+
+def train_flattened(model: torch.nn.Module) -> None:
+    optimizer = aimopt.Muon(model.parameters())
+    model(torch.ones(1, 6)).sum().backward()
+    optimizer.step()
+
+
+CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.startswith("check_")}
+
+
+def run_checks() -> dict[str, str | None]:
+    """Run all checks; per check None, or what went wrong on this rank."""
+    begin()
+    outcomes: dict[str, str | None] = {}
+    for name, check in CHECKS.items():
+        try:
+            check()
+            outcomes[name] = None
+        except Exception:
+            outcomes[name] = traceback.format_exc()
+        dist.barrier()
+    return outcomes
+
+
+def continue_from_checkpoint(folder: str, build: Any, steps: int, first: int, fresh: bool) -> list[Any]:
+    """Load a checkpoint of any number of ranks unless `fresh`, train on, save it again; the parameters as lists."""
+    begin()
+    model: Any = tiny_model()
+    if dist.get_world_size() > 1:
+        fully_shard(model)
+    optimizer = build(model)
+    state: dict[str, Any]
+    if not fresh:
+        state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+        state_dict_loader.load(state, checkpoint_id=folder)
+        set_model_state_dict(model, state["model"])
+        set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    train(model, optimizer, steps, first)
+    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    state_dict_saver.save(state, checkpoint_id=folder)
+    return [p.tolist() for p in whole_parameters(model)]

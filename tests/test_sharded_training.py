@@ -1,0 +1,85 @@
+"""Sharded and distributed training equals the training of one process, on 2 and 4 ranks."""
+
+import io
+import re
+import runpy
+import sys
+from contextlib import redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import aimopt
+from distributed_checks import CHECKS, continue_from_checkpoint, hybrid, run_checks, tiny_model, train, whole_parameters
+from process_world import run_world
+
+pytestmark = pytest.mark.xdist_group("distributed")  # all in one worker: the processes are started once
+
+
+@lru_cache
+def outcomes(ranks: int) -> list[dict[str, str | None]]:
+    """All checks in one process group, because starting one takes longer than most checks."""
+    return run_world(ranks, run_checks)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_together(ranks: int, check: str) -> None:
+    for rank, outcome in enumerate(outcomes(ranks)):
+        assert outcome[check] is None, f"rank {rank}: {outcome[check]}"
+
+
+def radar_in_bfloat16(model: torch.nn.Module) -> Any:
+    return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("build", [hybrid, radar_in_bfloat16])
+def test_a_run_is_continued_on_another_number_of_ranks(build: Any, tmp_path: Path) -> None:
+    for i, ranks in enumerate((4, 2, 1, 2, 4)):
+        folder = str(tmp_path / "checkpoint")
+        ends = run_world(ranks, continue_from_checkpoint, folder, build, 2, 2 * i, i == 0)
+    model = tiny_model()
+    train(model, build(model), 2 * 5)
+    for end in ends:
+        for p, q in zip(end, whole_parameters(model), strict=True):
+            torch.testing.assert_close(torch.tensor(p), q, rtol=1e-4, atol=1e-5)
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name: str, arguments: list[str]) -> str:
+    """What an example prints on this rank, as torchrun starts it."""
+    output = io.StringIO()
+    with patch.object(sys, "argv", [name, *arguments]), redirect_stdout(output):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "ranks"),
+    [
+        ("data_parallel.py", ["--scheme", "ddp"], 2),
+        ("data_parallel.py", ["--scheme", "fsdp2"], 2),
+        ("data_parallel.py", ["--scheme", "hsdp"], 4),
+        ("tensor_parallel.py", [], 2),
+        ("zero.py", [], 2),
+    ],
+)
+def test_examples_run(name: str, arguments: list[str], ranks: int) -> None:
+    printed, *others = run_world(ranks, run_example, name, arguments)
+    first, last = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+)", printed)[0])
+    assert last < 0.5 * first
+    assert f"{ranks} ranks" in printed
+    assert others == [""] * (ranks - 1)
+
+
+def test_the_example_of_checkpoints_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    arguments = ["--folder", str(tmp_path / "checkpoint")]
+    for ranks, steps in ((2, 20), (4, 40), (1, 60)):
+        printed, *_ = run_world(ranks, run_example, "distributed_checkpoint.py", arguments)
+        assert printed.startswith(f"{steps} steps, now on {ranks} ranks")
