@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import torch
 
 import gallery
 import reference
@@ -27,8 +28,18 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tests run at the same time: threads of small steps would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("one_thread")
 def test_notebooks_run(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the site runs them, but in this process, which has imported torch."""
     monkeypatch.chdir(notebook.parent)  # those that write files go to a folder of their own
