@@ -40,7 +40,8 @@ def files(name: str) -> dict[str, str | bytes]:
             continue
         lines += ["```python", cell.source, "```", ""]
         for output in cell.outputs:
-            lines += [_output(output, name, pictures), ""]
+            if output.get("name") != "stderr":  # warnings name folders of the machine that built the site
+                lines += [_output(output, name, pictures), ""]
     notebook = f"[The notebook itself]({name}.ipynb){{ download }}"
     return {f"{name}.md": "\n".join([*lines, f'<p class="notebook" markdown>{notebook}</p>', ""]), **pictures}
 
