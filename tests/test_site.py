@@ -128,6 +128,8 @@ def broken_links(site: Path) -> Iterator[str]:
 @pytest.mark.nightly
 def test_no_link_is_broken_and_nothing_comes_from_the_internet(site: Path) -> None:
     assert list(broken_links(site)) == []
+    for notebook in NOTEBOOKS:
+        assert notebook.name in Links(site / "notebooks" / f"{notebook.stem}.html").hrefs
     for page in site.rglob("*.html"):
         if page.name != "404.html":
             assert [source for source in Links(page).loaded if urlsplit(source).scheme not in ("", "data")] == []
