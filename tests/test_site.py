@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import torch
 
 import gallery
 import reference
@@ -27,8 +28,18 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tests run at the same time: threads of small steps would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("one_thread")
 def test_notebooks_run(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the site runs them, but in this process, which has imported torch."""
     monkeypatch.chdir(notebook.parent)  # those that write files go to a folder of their own
@@ -117,6 +128,8 @@ def broken_links(site: Path) -> Iterator[str]:
 @pytest.mark.nightly
 def test_no_link_is_broken_and_nothing_comes_from_the_internet(site: Path) -> None:
     assert list(broken_links(site)) == []
+    for notebook in NOTEBOOKS:
+        assert notebook.name in Links(site / "notebooks" / f"{notebook.stem}.html").hrefs
     for page in site.rglob("*.html"):
         if page.name != "404.html":
             assert [source for source in Links(page).loaded if urlsplit(source).scheme not in ("", "data")] == []

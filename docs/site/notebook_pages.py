@@ -40,9 +40,11 @@ def files(name: str) -> dict[str, str | bytes]:
             continue
         lines += ["```python", cell.source, "```", ""]
         for output in cell.outputs:
-            lines += [_output(output, name, pictures), ""]
-    notebook = f"[The notebook itself]({name}.ipynb){{ download }}"
-    return {f"{name}.md": "\n".join([*lines, f'<p class="notebook" markdown>{notebook}</p>', ""]), **pictures}
+            if output.get("name") != "stderr":  # warnings name folders of the machine that built the site
+                lines += [_output(output, name, pictures), ""]
+    # In HTML: a Markdown link to a notebook leads to its page.
+    download = f'<p><a href="{name}.ipynb" download>The notebook itself</a></p>'
+    return {f"{name}.md": "\n".join([*lines, download, ""]), **pictures}
 
 
 def _output(output: Mapping[str, Any], name: str, pictures: dict[str, str | bytes]) -> str:
