@@ -8,6 +8,7 @@ print(report)                   one row per check: holds, fails, not fused, refu
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from aimopt.checks import check_part
@@ -97,7 +98,7 @@ def _rows(part: Component, compiled: bool) -> Iterator[Row]:
             yield Row(f"paths, {name}", REFUSED, reason)
             continue
         not_fused = paths.why_not_fused(parts)
-        row = _row(f"paths, {name}", lambda p=parts, f=not_fused: paths.assert_paths_agree(p, fusible=f is None))
+        row = _row(f"paths, {name}", partial(paths.assert_paths_agree, parts, fusible=not_fused is None))
         yield replace(row, result=NOT_FUSED, remark=str(not_fused)) if not_fused and row.result == HOLDS else row
     valid = [parts for _, parts in cells if refusal(parts) is None]
     if not valid:
