@@ -11,7 +11,18 @@ import pytest
 import torch
 
 import aimopt
-from aimopt import AIM, Belief, Cautious, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
+from aimopt import (
+    AIM,
+    Belief,
+    Cautious,
+    Eigenbasis,
+    ExactQuadratic,
+    FixedPoint,
+    HeavyBall,
+    Relativistic,
+    Sign,
+    Spectral,
+)
 from aimopt.parts.component import Component, Correction, Filter, Geometry, Initial, State, StepCount, scalar, zeros
 from aimopt.parts.composition import Parts
 from aimopt.testing.paths import assert_paths_agree
@@ -27,6 +38,7 @@ GEOMETRIES = [
     *final(Geometry),
     Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True),
     Belief(rectify=False),
+    Eigenbasis(precondition_frequency=2),
 ]
 CORRECTIONS = [*final(Correction), FixedPoint(iterations=2), Cautious(FixedPoint(), rescale=False)]
 CELLS = list(itertools.product(FILTERS, GEOMETRIES, CORRECTIONS))

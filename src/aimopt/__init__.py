@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
     from aimopt.optimizers.adaptive import (
+        LAMB,
         MARS,
         AdaBelief,
         Adam,
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
         ConstantNAdam,
         NAdam,
         QHAdam,
+        ScheduleFreeAdamW,
     )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
-    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+    from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
     from aimopt.parts.corrections import Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.decays import (
         CautiousDecay,
@@ -51,20 +53,24 @@ if TYPE_CHECKING:
         QuasiHyperbolic,
         ScheduledNesterov,
         TwoSpeed,
+        Unfiltered,
         VarianceReduced,
     )
-    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
     from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
+    from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AIM",
     "EMA",
+    "LAMB",
     "MARS",
     "RAD",
     "RADAR",
     "SGDM",
+    "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
     "AdEMAMix",
@@ -85,6 +91,7 @@ __all__ = [
     "Decoupled",
     "Diagnostics",
     "Direct",
+    "Eigenbasis",
     "Euclidean",
     "ExactQuadratic",
     "FixedPoint",
@@ -99,11 +106,14 @@ __all__ = [
     "Muon",
     "NAdam",
     "Nesterov",
+    "NorMuon",
+    "NormalizedSpectral",
     "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
     "ScheduleFree",
+    "ScheduleFreeAdamW",
     "ScheduledNesterov",
     "Secant",
     "Sign",
@@ -111,6 +121,7 @@ __all__ = [
     "Sphere",
     "TrustRatio",
     "TwoSpeed",
+    "Unfiltered",
     "VarianceReduced",
     "available",
     "create",
@@ -130,6 +141,7 @@ _MODULES = (
     "parts.filters",
     "parts.geometries",
     "parts.iterates",
+    "parts.matrices",
 )
 
 if not TYPE_CHECKING:  # type checkers would accept every name

@@ -84,6 +84,9 @@ def test_every_path_rounds_equally(Optimizer: Any, dtype: torch.dtype) -> None:
     for end in ends[1:]:
         for value, reference in zip(end, ends[0], strict=True):
             assert value.dtype == reference.dtype
+            if value.dtype == torch.float32:  # a state that is not rounded
+                assert_same(value, reference, 1e-6)
+                continue
             different = int((value != reference).sum())
             assert different <= 1 + value.numel() // 50
 
@@ -140,7 +143,8 @@ def test_state_in_bfloat16_is_half_the_memory_and_follows_float32(Optimizer: Any
             push(params, step)
             optimizer.step()
         ends.append(flat(params))
-        sizes = [x.element_size() for x in optimizer.state[params[0]].values() if x.ndim]
+        state = optimizer.state[params[0]]
+        sizes = [x.element_size() for name, x in state.items() if x.ndim and name != "z"]  # z is a parameter
         assert set(sizes) == ({4} if state_dtype is None else {2})
         assert optimizer.param_groups[0]["state_dtype"] == (None if state_dtype is None else "bfloat16")
     assert torch.equal(ends[0], ends[1])
