@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, zeros
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
 from aimopt.parts.tensor_list import each, mix, sqrt
 
 
