@@ -18,13 +18,13 @@ from aimopt.testing.driving import (
 )
 
 __all__ = [
-    "ALL", "EXCEPT_MATRICES", "FUSED", "MATRICES", "NEEDS_MATRICES", "NOT_FUSED", "SHAPES", "Factory",
+    "ALL", "EXCEPT_MATRICES", "FUSED", "MATRICES", "NEEDS_MATRICES", "NEEDS_WHOLE_TENSORS", "SHAPES", "Factory",
     "advance", "assert_same", "closure_for", "compose", "count_paths", "drive", "flat", "parameters", "push",
     "shapes_for",
 ]  # fmt: skip
 
 NEEDS_MATRICES = ("Muon", "AcceleratedMuon", "NorMuon", "SOAP")
-NOT_FUSED = (*NEEDS_MATRICES, "LAMB", "MARS", "CautiousAdamW")  # by default: norms, or the mean of a mask
+NEEDS_WHOLE_TENSORS = (*NEEDS_MATRICES, "MARS", "CautiousAdamW", "LAMB")  # by default: a norm, or the mean of a mask
 
 
 def shapes_for(optimizer: type[AIM]) -> tuple[tuple[int, ...], ...]:
@@ -32,6 +32,5 @@ def shapes_for(optimizer: type[AIM]) -> tuple[tuple[int, ...], ...]:
 
 
 ALL = list(NAMED)
-FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NOT_FUSED]
+FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_WHOLE_TENSORS]
 EXCEPT_MATRICES = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_MATRICES]
-FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NOT_FUSED]

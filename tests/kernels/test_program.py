@@ -14,7 +14,7 @@ from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Geometry, State, StepCount, zeros
 from aimopt.parts.composition import Parts
-from optimizer_driver import ALL, FUSED, NOT_FUSED, advance, assert_same, drive, flat, parameters
+from optimizer_driver import ALL, FUSED, NEEDS_WHOLE_TENSORS, advance, assert_same, drive, flat, parameters
 
 
 def program(optimizer: AIM) -> Program | Reason:
@@ -31,7 +31,7 @@ def fused(optimizer: AIM) -> Program:
 def test_all_optimizers_but_those_that_need_a_whole_tensor_are_fused() -> None:
     classes: list[Any] = ALL
     not_fused = [Optimizer for Optimizer in classes if isinstance(program(Optimizer(parameters([(2, 2)]))), Reason)]
-    assert {Optimizer.__name__ for Optimizer in not_fused} == set(NOT_FUSED)
+    assert {Optimizer.__name__ for Optimizer in not_fused} == set(NEEDS_WHOLE_TENSORS)
     assert len(FUSED) > 10
     fused(aimopt.MARS(parameters(), clip_norm=None))
     fused(aimopt.CautiousAdamW(parameters(), rescale=False))

@@ -93,16 +93,7 @@ def combinations(own: Sequence[Component] = ()) -> dict[tuple[str, str], Parts]:
             plain = {(g, name): Parts(EMA(0.9), GEOMETRIES[g], Direct()) for g in GEOMETRIES}
             replaced: dict[str, Any] = {part.axis: part}
             table |= {key: parts._replace(**replaced) for key, parts in plain.items()}
-    return {key: parts for key, parts in table.items() if _is_valid(parts)}
-
-
-def _is_valid(parts: Parts) -> bool:
-    try:
-        parts.validate()
-        parts.to_group()
-    except ValueError:
-        return False
-    return True
+    return {key: parts for key, parts in table.items() if parts.why_refused() is None}
 
 
 @dataclass(frozen=True)
