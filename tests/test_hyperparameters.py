@@ -131,7 +131,7 @@ def test_the_error_for_an_unknown_keyword_names_the_called_class(Optimizer: Clas
 @pytest.mark.parametrize(
     ("keyword", "hint"),
     [
-        ("momentum", "SGDM, Nesterov, Muon, AcceleratedMuon take it, RADAR takes lr, betas, gamma"),
+        ("nus", "QHAdam takes it, RADAR takes lr, betas, gamma"),
         ("rectify", "AdaBelief takes it, RADAR takes lr, betas, gamma"),
         ("gama", "did you mean 'gamma'?"),
         ("nothing", "known are lr, betas, gamma, ell, ell_ratio"),

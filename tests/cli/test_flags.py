@@ -26,7 +26,7 @@ FLAGS = {
     "bench train": "--rounds --json --quick",
     "response": "optimizers --lr --set --picture",
     "certify": "--L --sigma2 --nu-min --nu-max --lr --ell-ratio --beta1 --gamma --batch --start --picture",
-    "trajectories": "problem --steps --seed --picture",
+    "trajectories": "problem --part --steps --seed --picture",
 }
 
 

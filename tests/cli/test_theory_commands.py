@@ -1,11 +1,13 @@
 """The theory's commands: a table on stdout, a picture on disk, mistakes as one sentence."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from aimopt.cli import main
+from aimopt.parts.composition import AXES
 from aimopt.theory.trajectories import PROBLEMS
 
 
@@ -39,6 +41,113 @@ def test_response_of_other_hyperparameters(capsys: pytest.CaptureFixture[str]) -
     assert "0.9, 0.495" in out
     assert "0.9, 0.9 " in out
     assert Path("a.svg").read_text().startswith("<?xml")
+
+
+OWN = """
+from dataclasses import dataclass
+from aimopt import AIM, EMA, Adaptive
+from aimopt.parts.component import Filter, Geometry, Correction, Transfer, zeros
+
+@dataclass(frozen=True)
+class Halved(Filter):
+    keep: float = 0.5
+
+    @property
+    def pole(self):
+        return self.keep
+
+    def buffers(self):
+        return {"exp_avg": zeros}
+
+    def update(self, state, g, t):
+        return state["exp_avg"].mul_(self.keep).add_(g, alpha=1 - self.keep).clone(), g
+
+    def transfer(self):
+        return Transfer((1 - self.keep,), (1.0, -self.keep))
+
+@dataclass(frozen=True)
+class Softened(Geometry):
+    linear = False
+
+    def update(self, state, g, t, pole):
+        return None
+
+    def apply(self, x, metric):
+        return x / (x.abs() + 1)
+
+@dataclass(frozen=True)
+class Half(Correction):
+    def ratio(self, lr, pole):
+        return 0.5
+
+    def displacement(self, step):
+        return step.P(step.m * 0.5 + step.g * 0.5) * step.lr
+
+class Mine(AIM):
+    def __init__(self, params, lr=0.1, keep=0.5):
+        super().__init__(params, lr, filter=Halved(keep), geometry=Adaptive())
+
+@dataclass(frozen=True)
+class Needy(Filter):
+    keep: float
+
+    pole = 0.5
+    update = Halved.update
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def own(elsewhere: Path) -> Iterator[None]:
+    before = {axis: dict(kind.registry) for axis, kind in AXES.items()}
+    (elsewhere / "mine.py").write_text(OWN)
+    yield
+    for axis, kind in AXES.items():  # another test loads another file with the same classes
+        kind.registry.clear()
+        kind.registry.update(before[axis])
+
+
+def test_response_of_the_parts_of_a_file(own: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["response", "mine.py:Halved", "mine.py:Half", "mine.py:Mine", "adamw", "--set", "keep=0.8"]) == 0
+    out = capsys.readouterr().out
+    assert "Halved: response of m to the gradient" in out
+    assert "0.8, 1 " in out  # β, ν
+    assert "EMA + Half: response of m + 0.5·(g − m)" in out
+    assert "Mine: response of m to" in out
+    assert out.split("is below")[1].count("\n") > 4
+    assert main(["response", "ademamix", "mars", "cautiousadamw"]) == 0
+    out = capsys.readouterr().out
+    assert "0.9999, 0.9" in out
+    assert "Cautious is not linear" in out
+
+
+def test_trajectories_of_the_parts_of_a_file(own: None, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [argument for name in ("Halved", "Softened", "Half") for argument in ("--part", f"mine.py:{name}")]
+    assert main(["trajectories", "beale", "--steps", "3", "--picture", "b.png", *parts]) == 0
+    out = capsys.readouterr().out
+    for row in ("Euclidean   Halved", "infinity    Half", "Softened    secant", "weighted    RADAR"):
+        assert row in out
+    assert width("b.png") > 1500  # a third column of panels
+
+
+def test_mistakes_with_a_file_are_one_sentence(own: None, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, sentence in (
+        ("response mine.py:Halve", "mine.py has no 'Halve'; did you mean 'Halved'?"),
+        (
+            "response mine.py:nothing",
+            "mine.py:nothing is not the class of an optimizer or of a part of aimopt; it is 3",
+        ),
+        ("response mine.py:Softened", "mine.py:Softened is a geometry, which has no response; give an optimizer"),
+        ("response mine.py:Needy", "mine.py:Needy cannot be built: TypeError"),
+        ("response mine.py:Halved --set kep=1", "none of mine.py:Halved has the kep of --set; did you mean 'keep'?"),
+        ("response theirs.py:Halved", "theirs.py"),
+        ("trajectories beale --part mine.py:Mine", "mine.py:Mine is an optimizer; give the class of a part"),
+    ):
+        assert main(command.split()) == 2
+        err = capsys.readouterr().err
+        assert sentence in err
+        assert err.count("\n") == 1
 
 
 def test_certify(capsys: pytest.CaptureFixture[str]) -> None:

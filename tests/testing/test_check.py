@@ -72,7 +72,7 @@ def test_the_table_says_what_is_fused_and_why_not(capsys: pytest.CaptureFixture[
 class WrongTransfer(Filter):
     """An average that declares the transfer function of another one."""
 
-    pole = 0.5  # type: ignore[assignment]
+    pole = 0.5
 
     def buffers(self) -> dict[str, Initial]:
         return {"exp_avg": zeros}
@@ -88,7 +88,7 @@ class WrongTransfer(Filter):
 class Forgetful(Filter):
     """An average that is not in the state, so that a checkpoint loses it; and that differs from path to path."""
 
-    pole = 0.5  # type: ignore[assignment]
+    pole = 0.5
 
     def buffers(self) -> dict[str, Initial]:
         return {"exp_avg": zeros}
@@ -102,7 +102,7 @@ class Forgetful(Filter):
 class WritesIntoGradients(Filter):
     """A filter that changes the gradient in place."""
 
-    pole = 0.0  # type: ignore[assignment]
+    pole = 0.0
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return g.mul_(0.5), g

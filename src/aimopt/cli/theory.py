@@ -8,9 +8,8 @@ They import what they need when they run, so that the command line starts and co
 """
 
 import argparse
-import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aimopt.cli.arguments import (
     Subparsers,
@@ -22,9 +21,6 @@ from aimopt.cli.arguments import (
     seed,
 )
 from aimopt.messages.spelling import suggestion
-
-if TYPE_CHECKING:
-    from aimopt.aim import AIM
 
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -59,7 +55,10 @@ def _add_response(subparsers: Subparsers) -> None:
         extra="theory",
     )
     parser.add_argument(
-        "optimizers", nargs="+", metavar="optimizer", help="optimizers by name (see `aimopt optimizers`)"
+        "optimizers",
+        nargs="+",
+        metavar="optimizer",
+        help="optimizers by name (see `aimopt optimizers`), or file.py:Class of an optimizer, a filter or a correction",
     )
     parser.add_argument("--lr", type=finite_number(0), help="learning rate; it matters only if ell is a fixed number")
     add_assignments(
@@ -71,6 +70,7 @@ def _add_response(subparsers: Subparsers) -> None:
 
 
 def _response(arguments: argparse.Namespace) -> None:
+    from aimopt.cli import theory_sources
     from aimopt.theory import plots, response
 
     hyperparameters = dict(arguments.set)
@@ -78,42 +78,16 @@ def _response(arguments: argparse.Namespace) -> None:
         if "lr" in hyperparameters:
             raise ValueError("--lr and --set lr both set the learning rate; give one")
         hyperparameters["lr"] = arguments.lr
-    built = {name: _build(name, hyperparameters) for name in arguments.optimizers}
-    known = set[str]().union(*(_arguments(optimizer) for optimizer in built.values()))
+    built = {name: theory_sources.source(name, hyperparameters) for name in arguments.optimizers}
+    known = set[str]().union(*map(theory_sources.arguments, built))
     for name in hyperparameters:
         if name not in known:
             raise ValueError(f"none of {', '.join(built)} has the {name} of --set; {suggestion(name, sorted(known))}")
-    sources = {type(optimizer).__name__: optimizer for optimizer in built.values()}
-    print("\n\n".join(str(response(optimizer)) for optimizer in sources.values()))
-    limits = [f"  {name:<18} {_stability_limit(optimizer)}" for name, optimizer in sources.items()]
+    sources = {theory_sources.label(source): source for source in built.values()}
+    print("\n\n".join(str(response(source)) for source in sources.values()))
+    limits = [f"  {name:<18} {theory_sources.stability_limit(source)}" for name, source in sources.items()]
     print("\n".join(["\nstable on a quadratic while ηλ/R is below", *limits]))
     _print_written(plots.save(plots.response(sources), arguments.picture))
-
-
-def _stability_limit(optimizer: "AIM") -> str:
-    from aimopt.parts.composition import Parts
-    from aimopt.theory import quadratic
-
-    parts = Parts.from_group(optimizer.param_groups[0])
-    for part in (parts.geometry, parts.correction):
-        if not part.linear:
-            return f"— ({type(part).__name__} is not linear)"
-    return f"{quadratic(optimizer).largest_stable:.4g}"
-
-
-def _build(name: str, hyperparameters: dict[str, Any]) -> "AIM":
-    """The optimizer for one small matrix, with the hyperparameters that it has."""
-    import torch
-
-    from aimopt.optimizers import create
-
-    params = [torch.zeros(2, 2, requires_grad=True)]
-    plain = create(name, params)
-    return create(name, params, **{key: value for key, value in hyperparameters.items() if key in _arguments(plain)})
-
-
-def _arguments(optimizer: "AIM") -> set[str]:
-    return set(inspect.signature(type(optimizer)).parameters) - {"params"}
 
 
 def _add_certify(subparsers: Subparsers) -> None:
@@ -183,6 +157,13 @@ def _add_trajectories(subparsers: Subparsers) -> None:
         extra="theory",
     )
     parser.add_argument("problem", help="surface to descend: rosenbrock, beale or valley")
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        metavar="file.py:Class",
+        help="part of your own, to run with the others; may be repeated",
+    )
     parser.add_argument("--steps", type=positive_integer, default=150, help="number of steps (default: 150)")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the gradient noise (default: 0)")
     parser.add_argument(
@@ -193,12 +174,14 @@ def _add_trajectories(subparsers: Subparsers) -> None:
 
 
 def _trajectories(arguments: argparse.Namespace) -> None:
+    from aimopt.cli import theory_sources
     from aimopt.theory import plots
     from aimopt.theory.trajectories import PROBLEMS, trajectories
 
     if arguments.problem not in PROBLEMS:
         raise ValueError(f"no problem is called {arguments.problem!r}; {suggestion(arguments.problem, PROBLEMS)}")
     path = arguments.picture or Path(f"{arguments.problem}.gif")
-    runs = trajectories(PROBLEMS[arguments.problem], arguments.steps, seed=arguments.seed)
+    own = [theory_sources.part(name) for name in arguments.part]
+    runs = trajectories(PROBLEMS[arguments.problem], arguments.steps, seed=arguments.seed, own=own)
     print(runs)
     _print_written(plots.animate(runs, path) if path.suffix == ".gif" else plots.save(plots.paths(runs), path))

@@ -69,6 +69,15 @@ class Parts(NamedTuple):
             )
         self._validate_last_axes(names)
 
+    def why_refused(self) -> str | None:
+        """Why this combination is refused, or None."""
+        try:
+            self.validate()
+            self.to_group()
+        except ValueError as error:
+            return str(error)
+        return None
+
     def _validate_last_axes(self, names: str) -> None:
         correction, decay, iterate = (type(part).__name__ for part in self[2:])
         if self.correction.solves_linear_system and not (self.decay.affine or self._decay_is_off):

@@ -36,6 +36,7 @@ LR, POLE = 0.1, 0.9
 
 def measured(part: Component) -> dict[str, Callable[[], None]]:
     """The declarations of a part, each with its measurement."""
+    named: dict[str, Callable[[Any], None]]
     if isinstance(part, Filter):
         named = {"pole": _pole, "transfer": _transfer} if _declares_transfer(part) else {}
     elif isinstance(part, Geometry):
@@ -143,7 +144,7 @@ def _displacement(correction: Correction, m: Tensor, g: Tensor, previous: Tensor
 def _linear_correction(correction: Correction) -> None:
     first, second = [noise(i) for i in (1, 2, 4)], [noise(i) for i in (5, 6, 8)]
     both = [a * 2 - b * 3 for a, b in zip(first, second, strict=True)]
-    whole, one, two = (_displacement(correction, *inputs, Euclidean()) for inputs in (both, first, second))
+    whole, one, two = (_displacement(correction, m, g, p, Euclidean()) for m, g, p in (both, first, second))
     _compare_linear(correction, whole, one * 2 - two * 3, correction.linear)
 
 

@@ -8,6 +8,7 @@ print(report)                   one row per check: holds, fails, not fused, refu
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from aimopt.checks import check_part
@@ -92,14 +93,14 @@ def _rows(part: Component, compiled: bool) -> Iterator[Row]:
         yield _row(f"declares {name}", measure)
     cells = list(compositions(part))
     for name, parts in cells:
-        reason = refusal(parts)
+        reason = parts.why_refused()
         if reason is not None:
             yield Row(f"paths, {name}", REFUSED, reason)
             continue
         not_fused = paths.why_not_fused(parts)
-        row = _row(f"paths, {name}", lambda p=parts, f=not_fused: paths.assert_paths_agree(p, fusible=f is None))
+        row = _row(f"paths, {name}", partial(paths.assert_paths_agree, parts, fusible=not_fused is None))
         yield replace(row, result=NOT_FUSED, remark=str(not_fused)) if not_fused and row.result == HOLDS else row
-    valid = [parts for _, parts in cells if refusal(parts) is None]
+    valid = [parts for _, parts in cells if parts.why_refused() is None]
     if not valid:
         yield Row("compositions", FAILS, "every composition is refused")
         return
@@ -143,13 +144,3 @@ def _matched(partner: Component, part: Component, nonlinear: bool) -> Component:
         values.setdefault("bias_correction", False)
     shared = {f.name: values[f.name] for f in fields(partner) if f.name in values and f.name not in partner.betas}
     return replace(partner, **shared)
-
-
-def refusal(parts: Parts) -> str | None:
-    """Why these parts are refused as a combination, or None."""
-    try:
-        parts.validate()
-        parts.to_group()
-    except ValueError as error:
-        return str(error)
-    return None

@@ -25,7 +25,7 @@ from aimopt.theory.frequency import response as response_of
 from aimopt.theory.linear_step import Source
 from aimopt.theory.lyapunov import Certificate, largest_stable_lr
 from aimopt.theory.quadratics import quadratic
-from aimopt.theory.trajectories import GEOMETRIES, Trajectories
+from aimopt.theory.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -265,9 +265,13 @@ def _title(runs: Trajectories, step: int) -> str:
 
 def _draw(runs: Trajectories, last_step: int, dpi: int = 110) -> tuple["Figure", dict[tuple[str, str], Any]]:
     """The panels, and for each combination its line and the marker at its end."""
-    figure, axes = new_figure(2, 2, (9.6, 7.6), _title(runs, last_step))
+    geometries = list(dict.fromkeys(geometry for geometry, _ in runs.by_combination))
+    columns = math.ceil(len(geometries) / 2)
+    figure, axes = new_figure(2, columns, (4.8 * columns, 7.6), _title(runs, last_step))
     figure.set_dpi(dpi)
-    panels = dict(zip(GEOMETRIES, axes.flat, strict=True))
+    panels = dict(zip(geometries, axes.flat, strict=False))
+    for unused in axes.flat[len(geometries) :]:
+        unused.set_axis_off()
     x0, x1, y0, y1 = runs.problem.window
     x, y = np.meshgrid(np.linspace(x0, x1, 200), np.linspace(y0, y1, 200))
     height = np.log10(runs.problem.function(x, y) + 1e-3)
@@ -283,7 +287,7 @@ def _draw(runs: Trajectories, last_step: int, dpi: int = 110) -> tuple["Figure",
     lines = {}
     for combination, trajectory in runs.by_combination.items():
         geometry, correction = combination
-        colour, dash = CORRECTION_STYLES[correction]
+        colour, dash = CORRECTION_STYLES.get(correction, (VIOLET, ":"))
         points = trajectory.points[: last_step + 1]
         (line,) = panels[geometry].plot(
             *points.T, color=colour, linestyle=dash, linewidth=1.5, label=f"{correction}, η = {trajectory.lr:.2g}"

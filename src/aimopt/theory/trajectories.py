@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aimopt.aim import AIM
+from aimopt.parts.component import Component, Geometry
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct, FixedPoint, Secant
 from aimopt.parts.filters import EMA, GradientDifference
@@ -76,11 +77,23 @@ GEOMETRIES = {
 CORRECTIONS = {"direct": Direct(), "fixed point": FixedPoint(), "secant": Secant()}
 
 
-def combinations() -> dict[tuple[str, str], Parts]:
-    """(geometry, θ-step) → parts; RADAR has its own filter."""
+def combinations(own: Sequence[Component] = ()) -> dict[tuple[str, str], Parts]:
+    """(geometry, θ-step) → parts; RADAR has its own filter.
+
+    A geometry of `own` is run with every θ-step, any other part with every geometry, if that is a valid combination.
+    """
     table = {(g, c): Parts(EMA(0.9), GEOMETRIES[g], CORRECTIONS[c]) for g in GEOMETRIES for c in CORRECTIONS}
     radar = Parts(GradientDifference(0.9, 0.1), GEOMETRIES["weighted"], FixedPoint(ell_ratio=0.01))
-    return {**table, ("weighted", "RADAR"): radar}
+    table |= {("weighted", "RADAR"): radar}
+    for part in own:
+        name = type(part).__name__
+        if isinstance(part, Geometry):
+            table |= {(name, c): Parts(EMA(0.9), part, CORRECTIONS[c]) for c in CORRECTIONS}
+        else:
+            plain = {(g, name): Parts(EMA(0.9), GEOMETRIES[g], Direct()) for g in GEOMETRIES}
+            replaced: dict[str, Any] = {part.axis: part}
+            table |= {key: parts._replace(**replaced) for key, parts in plain.items()}
+    return {key: parts for key, parts in table.items() if parts.why_refused() is None}
 
 
 @dataclass(frozen=True)
@@ -115,14 +128,16 @@ class Trajectories:
         return "\n".join(lines)
 
 
-def trajectories(problem: Problem, steps: int = 150, rates: Sequence[float] = GRID, seed: int = 0) -> Trajectories:
-    """Run every combination at every learning rate, and keep the best run of each."""
+def trajectories(
+    problem: Problem, steps: int = 150, rates: Sequence[float] = GRID, seed: int = 0, own: Sequence[Component] = ()
+) -> Trajectories:
+    """Run every combination, and those of `own` parts, at every learning rate, and keep the best run of each."""
     if steps < 1 or not rates:
         raise ValueError(f"steps must be at least 1 and rates not empty, got steps={steps!r} and rates={rates!r}")
     generator = torch.Generator().manual_seed(seed)
     noise = problem.noise * torch.randn(steps, 1, 2, generator=generator, dtype=torch.float64)
     best = {}
-    for combination, parts in combinations().items():
+    for combination, parts in combinations(own).items():
         runs = _run_all_rates(problem, parts, rates, noise)
         best[combination] = min(runs, key=lambda run: _score(run, steps))
     return Trajectories(problem, best)
