@@ -36,7 +36,8 @@ class Transformer(nn.Module):
 
 
 def names(params: Any) -> set[str]:
-    return {name for name, _ in params}
+    """The names of parameters, or of those in groups."""
+    return {name for item in params for name, _ in (item["params"] if isinstance(item, dict) else [item])}
 
 
 def test_matrices_are_the_hidden_weights() -> None:
