@@ -6,7 +6,8 @@
     stages.1.blocks.0.mlp.fc1.weight       block 0 of stage 1
 
 Each stack of blocks is counted on its own, so that in a model of two towers the last block of both is next to the
-output. A parameter outside of the blocks is at the input if the model has it before its first block, else at the output.
+output. A parameter outside of all blocks is at the input if the model has it before its first block, else at the
+output.
 """
 
 import re

@@ -178,7 +178,7 @@ def _lora(located: Located) -> Treatment | None:
 
 
 def is_lora(name: str) -> bool:
-    """Whether the name is that of a LoRA factor, as PEFT calls them: lora_A, lora_B, lora_embedding_A, …"""
+    """Whether the name is that of a LoRA factor, as PEFT calls them: lora_A, lora_B and so on."""
     return any(component.startswith("lora_") for component in name.split("."))
 
 
