@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import AcceleratedMuon, Muon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.decays import (
+        CautiousDecay,
+        Corrected,
+        Coupled,
+        Decoupled,
+        Independent,
+        Proximal,
+        Sphere,
+        TrustRatio,
+    )
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
         ScheduledNesterov,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
 
 __version__ = "0.1.0"
 
@@ -48,8 +59,13 @@ __all__ = [
     "Adan",
     "AdanPair",
     "Adaptive",
+    "Average",
     "Belief",
+    "CautiousDecay",
     "ConstantNAdam",
+    "Corrected",
+    "Coupled",
+    "Decoupled",
     "Diagnostics",
     "Direct",
     "Euclidean",
@@ -57,19 +73,26 @@ __all__ = [
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "Independent",
+    "Last",
     "Lion",
+    "Lookahead",
     "Lookback",
     "MixThenMap",
     "Muon",
     "NAdam",
     "Nesterov",
+    "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
+    "ScheduleFree",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
+    "Sphere",
+    "TrustRatio",
     "available",
     "create",
     "groups",
@@ -78,7 +101,17 @@ __all__ = [
 ]
 
 # The modules that define the names of __all__.
-_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+_MODULES = (
+    "aim",
+    "diagnostics",
+    "groups",
+    "optimizers",
+    "parts.corrections",
+    "parts.decays",
+    "parts.filters",
+    "parts.geometries",
+    "parts.iterates",
+)
 
 if not TYPE_CHECKING:  # type checkers would accept every name
 

@@ -12,7 +12,7 @@ from aimopt.aim import AIM
 from aimopt.groups.rules import LAYOUT
 from aimopt.groups.splitting import shape_of
 from aimopt.messages.text_table import text_table
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.step.options import OPTIONS
 
 
@@ -40,7 +40,7 @@ def combine(*optimizers: AIM) -> AIM:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
     first = optimizers[0].defaults
     parts: dict[str, Any] = Parts.from_group(first)._asdict()
-    settings = {name: first[name] for name in ("weight_decay", "decoupled_weight_decay", *OPTIONS)}
+    settings = {name: first[name] for name in OPTIONS}
     return AIM(groups, first["lr"], **parts, **settings)
 
 
