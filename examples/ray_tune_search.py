@@ -1,5 +1,6 @@
 """Ray Tune: `python examples/ray_tune_search.py`, with ray[tune] installed: the learning rate of the hybrid."""
 
+import logging
 import tempfile
 from typing import Any
 
@@ -25,7 +26,7 @@ def train(config: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         tuner = tune.Tuner(
             train,
@@ -35,7 +36,8 @@ def main() -> None:
         )
         best = tuner.fit().get_best_result()
     ray.shutdown()
-    print(f"best learning rate: {best.config['lr']:g}, loss {best.metrics['loss']:.3f}")
+    config, metrics = best.config or {}, best.metrics or {}
+    print(f"best learning rate: {config['lr']:g}, loss {metrics['loss']:.3f}")
 
 
 if __name__ == "__main__":

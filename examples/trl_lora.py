@@ -5,6 +5,7 @@ is), so that the hybrid gives them RADAR alone; `groups.explain` shows it.
 """
 
 import tempfile
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -21,12 +22,18 @@ WORDS = ["<pad>", "<eos>", "one", "two", "three", "four", "five"]
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    return tokenizer_class(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
 def main() -> None:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     llama = LlamaForCausalLM(
         LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, bos_token_id=1, eos_token_id=1, **sizes)
     )

@@ -120,7 +120,10 @@ def _distances(model: nn.Module, depth: Callable[[str], int] | None) -> dict[int
     else:
         depths = [depth(name) for name in names]
         distances = [max(depths, default=0) - d for d in depths]
-    return {id(p): distance for (_, p), distance in zip(named, distances, strict=True)}
+    result: dict[int, int] = {}
+    for (_, p), distance in zip(named, distances, strict=True):
+        result[id(p)] = distance
+    return result
 
 
 def _divided(group: dict[str, Any], distances: list[int], decay: float) -> list[dict[str, Any]]:
@@ -128,7 +131,9 @@ def _divided(group: dict[str, Any], distances: list[int], decay: float) -> list[
     divided = []
     for distance in sorted(set(distances), reverse=True):
         chosen = [i for i, d in enumerate(distances) if d == distance]
-        lists = {key: [group[key][i] for i in chosen] for key in ("params", "param_names") if key in group}
+        lists: dict[str, Any] = {
+            key: [group[key][i] for i in chosen] for key in ("params", "param_names") if key in group
+        }
         lr: float | Tensor = group["lr"] * decay**distance
         divided.append({**group, **lists, "lr": lr})
     return divided or [group]

@@ -123,7 +123,7 @@ def check_rules(rules: Iterable[Rule], names: Sequence[str]) -> None:
                 f"(name, parameter, module); got {rule!r}"
             )
         if not any(matches(rule[0], name) for name in names):
-            text = rule[0] if isinstance(rule[0], str) else rule[0].pattern
+            text = _text(rule[0])
             raise ValueError(
                 f"groups.split: no parameter of the model has the pattern {text!r}, which must match whole names "
                 f"('*' stands for anything); {suggestion(text, names)}"
@@ -133,7 +133,11 @@ def check_rules(rules: Iterable[Rule], names: Sequence[str]) -> None:
 def _described(rule: Rule) -> str:
     if callable(rule):
         return f"rule {getattr(rule, '__name__', type(rule).__name__)}"
-    return f"rule {rule[0] if isinstance(rule[0], str) else rule[0].pattern!r}"
+    return f"rule {_text(rule[0])!r}"
+
+
+def _text(pattern: str | re.Pattern[str]) -> str:
+    return pattern if isinstance(pattern, str) else pattern.pattern
 
 
 # Our rules
@@ -187,15 +191,22 @@ def _head(located: Located) -> Treatment | None:
 
 
 def _convolution(located: Located) -> Treatment | None:
-    layer, shape = located.layer, located.parameter.shape
-    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
-        return Treatment(False, True, "transposed convolution: its rows are inputs")
+    layer = located.layer
     if not isinstance(layer, nn.modules.conv._ConvNd):
         return None
-    if layer.groups > 1 and shape[1] == 1:
+    outputs, inputs, *kernel = located.parameter.shape
+    if is_transposed_convolution(located):
+        outputs, inputs = inputs, outputs
+        if layer.groups > 1:
+            return Treatment(False, True, "transposed convolution in groups: no block of it is a matrix")
+    elif layer.groups > 1 and inputs == 1:
         return Treatment(False, True, "depthwise convolution: every filter is on its own")
-    groups = f", in {layer.groups} groups" if layer.groups > 1 else ""
-    return Treatment(True, True, f"convolution kernel, {shape[0]}×{math.prod(shape[1:])} when flattened{groups}")
+    return Treatment(True, True, f"convolution kernel, {outputs}×{inputs * math.prod(kernel)} when flattened")
+
+
+def is_transposed_convolution(located: Located) -> bool:
+    """Whether the parameter is the kernel of a transposed convolution, whose first dimension is the input."""
+    return isinstance(located.layer, nn.modules.conv._ConvTransposeNd)
 
 
 def _batch(located: Located) -> Treatment | None:
@@ -239,7 +250,8 @@ def layout(located: Located, *, split_fused: bool) -> tuple[dict[str, Any], str]
         keys["kernel"] = "batch"
     # transformers says of its experts whether they are stored as input×output.
     is_conv1d = located.parameter.ndim == 2 and "Conv1D" in located.class_names()
-    if is_conv1d or ("kernel" in keys and getattr(located.layer, "is_transposed", False)):
+    are_experts = "kernel" in keys and getattr(located.layer, "is_transposed", False)
+    if is_conv1d or are_experts or is_transposed_convolution(located):
         keys["transposed"] = True
         words += ", stored as input×output"
     blocks = _conv_groups(located) if not split_fused else max(_conv_groups(located), _fused_blocks(located, **keys))
@@ -250,7 +262,11 @@ def layout(located: Located, *, split_fused: bool) -> tuple[dict[str, Any], str]
 
 
 def _conv_groups(located: Located) -> int:
-    return located.layer.groups if isinstance(located.layer, nn.modules.conv._ConvNd) else 1
+    """The number of groups of a convolution, which are blocks of its outputs."""
+    layer = located.layer
+    if not isinstance(layer, nn.modules.conv._ConvNd) or is_transposed_convolution(located):
+        return 1
+    return layer.groups
 
 
 def _fused_blocks(located: Located, *, transposed: bool = False, kernel: str = "flatten") -> int:

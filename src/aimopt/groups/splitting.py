@@ -161,19 +161,6 @@ def _decide(located: Located, treatment: Treatment, split_fused: bool) -> Decisi
     keys, words = layout(located, split_fused=split_fused) if treatment.matrix else ({}, "")
     keys |= {name: value for name, value in treatment.options.items() if name in LAYOUT}
     options = {name: value for name, value in treatment.options.items() if name not in LAYOUT}
-    _check_blocks(located, **keys)
     return Decision(
         located.name, located.parameter, treatment.matrix, treatment.decay, treatment.reason + words, options, keys
     )
-
-
-def _check_blocks(located: Located, *, transposed: bool = False, kernel: str = "flatten", row_blocks: int = 1) -> None:
-    shape = located.parameter.shape
-    if row_blocks == 1:
-        return
-    rows = shape[-1 if transposed else -2] if kernel == "batch" else shape[1 if transposed else 0]
-    if row_blocks < 1 or rows % row_blocks:
-        raise ValueError(
-            f"groups.split: {located.name!r} has {rows} outputs, which are not {row_blocks} equal blocks; pass a "
-            "row_blocks that divides them"
-        )
