@@ -1,7 +1,7 @@
 """Lightning: `python examples/lightning_module.py`, with lightning installed.
 
-Automatic optimization takes whatever configure_optimizers returns. Manual optimization steps by itself, and is what two
-optimizers, or a correction that evaluates the closure again, would need.
+Automatic optimization takes what configure_optimizers returns, and passes a closure to each step: corrections
+that evaluate it again work too. In manual optimization you call step yourself.
 """
 
 import logging

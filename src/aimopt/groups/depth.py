@@ -120,10 +120,7 @@ def _distances(model: nn.Module, depth: Callable[[str], int] | None) -> dict[int
     else:
         depths = [depth(name) for name in names]
         distances = [max(depths, default=0) - d for d in depths]
-    result: dict[int, int] = {}
-    for (_, p), distance in zip(named, distances, strict=True):
-        result[id(p)] = distance
-    return result
+    return {id(p): distance for (_, p), distance in zip(named, distances, strict=True)}
 
 
 def _divided(group: dict[str, Any], distances: list[int], decay: float) -> list[dict[str, Any]]:
