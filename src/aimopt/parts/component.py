@@ -282,6 +282,10 @@ class Iterate(Component):
         """The point at which the model is to be evaluated; None if it is the parameters."""
         return None
 
+    def as_filter(self) -> Filter:
+        """The filter that maps the parameters, step after step, to the point of evaluation, for `aimopt.theory`."""
+        raise NotImplementedError(f"{type(self).__name__} is no constant filter of the parameters")
+
 
 class Descent(NamedTuple):
     """The inputs of one descent θ ← θ·(1−s) − d."""
