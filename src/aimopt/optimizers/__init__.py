@@ -17,6 +17,8 @@
     AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
     Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
+    NorMuon            HeavyBall            (see there)    MixThenMap       geometry NormalizedSpectral
+    SOAP               EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
 `create("hybrid", model, lr=1e-3)` is Muon on hidden matrices and RADAR on the rest (`hybrid.py`).
@@ -44,7 +46,7 @@ from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.hybrid import hybrid
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
-from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -64,6 +66,8 @@ NAMED: tuple[type[AIM], ...] = (
     Muon,
     AcceleratedLion,
     AcceleratedMuon,
+    NorMuon,
+    SOAP,
 )
 
 

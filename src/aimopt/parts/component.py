@@ -195,6 +195,10 @@ class Geometry(Component):
     matrices_only: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
 
+    def why_unfit(self, shape: torch.Size) -> str | None:
+        """Why a parameter of this shape cannot be stepped, or None; every shape of matrices is fit by default."""
+        return None
+
     @abstractmethod
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor | None:
         """Update the state with a gradient; return the metric of this step."""
