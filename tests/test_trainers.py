@@ -15,6 +15,7 @@ from torch import nn
 
 import aimopt
 from aimopt import groups
+from aimopt.optimizers import class_of
 
 ROOT = Path(__file__).parent.parent
 # Per example: the packages that it needs, and what it must print.
@@ -118,12 +119,10 @@ def test_torchaos_offload_steps_as_the_optimizer_does(name: str, monkeypatch: py
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("default")
-def test_torchtitan_takes_our_optimizers_by_name() -> None:
+def test_torchtitan_takes_our_optimizers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     components: Any = pytest.importorskip("torchtitan.components.optimizer")
-    from aimopt.optimizers import class_of
 
-    class Ours(components.OptimizersContainer):
-        _resolve_optimizer_factory = staticmethod(class_of)
+    monkeypatch.setattr(components.OptimizersContainer, "_resolve_optimizer_factory", staticmethod(class_of))
 
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 2))
     config = components.OptimizersContainer.Config(
@@ -133,7 +132,7 @@ def test_torchtitan_takes_our_optimizers_by_name() -> None:
         ],
         implementation="for-loop",
     )
-    container = Ours(config, model_parts=[model])
+    container = components.OptimizersContainer(config, model_parts=[model])
     before = nn.utils.parameters_to_vector(model.parameters()).clone()
     for _ in range(2):
         container.zero_grad()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import aimopt
 from aimopt import AIM, RADAR, Muon, groups
@@ -189,3 +190,43 @@ def test_an_optimizer_explains_what_each_parameter_got() -> None:
     assert "frozen.weight" not in rows
     unnamed = groups.explain(torch.optim.AdamW(model.head.parameters(), lr=torch.tensor(0.5)))
     assert unnamed.splitlines()[1].split() == ["0", "of", "group", "0", "11×8", "AdamW", "0.5", "0.01"]
+
+
+def test_a_layer_that_is_stored_as_input_by_output_steps_as_its_transpose() -> None:
+    """GPT-2's Conv1D is a linear layer stored the other way round: the shape rule must not be transposed with it."""
+    torch.manual_seed(0)
+    conv1d: Any = Conv1D
+    stored = nn.Sequential(conv1d(48, 8), nn.Tanh(), nn.Linear(48, 4)).double()
+    plain = nn.Sequential(nn.Linear(8, 48), nn.Tanh(), nn.Linear(48, 4)).double()
+    plain.load_state_dict(
+        {name: value.T if name == "0.weight" else value for name, value in stored.state_dict().items()}
+    )
+    options = {"adjust_lr_fn": "original", "momentum": 0.9}
+    inputs = torch.randn(16, 8, dtype=torch.float64)
+    for model in stored, plain:
+        optimizer = aimopt.create("hybrid", model, lr=0.1, matrix_options=options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+    # Newton–Schulz runs in float32. A transposed shape rule would change steps of 0.1 by √6.
+    torch.testing.assert_close(stored[0].weight.T, plain[0].weight, rtol=0, atol=1e-4)
+
+
+def test_experts_step_as_matrices_of_their_own() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up_proj = nn.Parameter(torch.randn(3, 6, 4, dtype=torch.float64))
+
+    together = Experts()
+    apart = [p.detach().clone().requires_grad_() for p in together.up_proj]
+    one = aimopt.create("hybrid", together, lr=0.1)
+    other = Muon(apart, lr=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        together.up_proj.grad = torch.randn(3, 6, 4, dtype=torch.float64)
+        for p, grad in zip(apart, together.up_proj.grad, strict=True):
+            p.grad = grad.clone()
+        one.step()
+        other.step()
+    torch.testing.assert_close(together.up_proj, torch.stack(apart), rtol=1e-6, atol=1e-7)

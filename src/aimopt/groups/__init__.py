@@ -14,7 +14,7 @@
 
 from aimopt.groups.combining import combine, explain
 from aimopt.groups.depth import layerwise
-from aimopt.groups.rules import Rule, Treatment, as_matrix, as_rest
+from aimopt.groups.rules import Treatment, as_matrix, as_rest
 from aimopt.groups.splitting import Decision, Split, split
 
-__all__ = ["Decision", "Rule", "Split", "Treatment", "as_matrix", "as_rest", "combine", "explain", "layerwise", "split"]
+__all__ = ["Decision", "Split", "Treatment", "as_matrix", "as_rest", "combine", "explain", "layerwise", "split"]

@@ -15,10 +15,11 @@ import torch
 
 from aimopt import groups
 from aimopt.aim import AIM
+from aimopt.groups.rules import Rule
 from aimopt.optimizers.relativistic import RADAR
 from aimopt.optimizers.signatures import LR
 from aimopt.optimizers.spectral import Muon
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 def hybrid(
@@ -29,11 +30,11 @@ def hybrid(
     matrix_weight_decay: float | None = None,
     layer_decay: float | None = None,
     head: str | None = None,
-    rules: Sequence[groups.Rule] = (),
+    rules: Sequence[Rule] = (),
     split_fused: bool = False,
     matrix_options: Mapping[str, Any] | None = None,
     rest_options: Mapping[str, Any] | None = None,
-    **execution: Unpack[Execution],
+    **keywords: Unpack[Keywords],
 ) -> AIM:
     """Muon on the hidden matrices of `model` and RADAR on the rest: one optimizer, one learning rate, one state_dict.
 
@@ -50,7 +51,7 @@ def hybrid(
         split_fused: whether queries, keys and values in one tensor are orthogonalized separately.
         matrix_options: further arguments of Muon, such as {"momentum": 0.9}.
         rest_options: further arguments of RADAR, such as {"gamma": 0.05}.
-        execution: execution options of both, such as `foreach`.
+        keywords: of both, such as `foreach` or `iterate`.
     """
     if not isinstance(model, torch.nn.Module):
         raise ValueError(
@@ -59,10 +60,10 @@ def hybrid(
         )
     split = groups.split(model, head=head, rules=rules, split_fused=split_fused)
     matrix_decay = weight_decay if matrix_weight_decay is None else matrix_weight_decay
-    matrix_arguments = {"adjust_lr_fn": "match_rms_adamw", **(matrix_options or {}), **execution}
+    matrix_arguments = {"adjust_lr_fn": "match_rms_adamw", **(matrix_options or {}), **keywords}
     # RADAR first: its settings are the defaults of groups that are added later, and it takes any shape.
     optimizer = groups.combine(
-        RADAR(split.rest(weight_decay=weight_decay), lr, **{**(rest_options or {}), **execution}),
+        RADAR(split.rest(weight_decay=weight_decay), lr, **{**(rest_options or {}), **keywords}),
         Muon(split.matrices, lr, matrix_decay, **matrix_arguments),
     )
     if layer_decay is not None:
