@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aimopt.checks import check_group
 from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, is_finite, scalar_dtype
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY, decay_kind, exported_kind
 from aimopt.parts.iterates import Last
 from aimopt.step.evaluation import TRAINING_POINT
@@ -178,6 +178,8 @@ def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
             adopted.pop("betas", None)
         if exported_kind(ours["decay"]) is not None:
             adopted["decay"] = saved.get("decay", kind)
+    if "betas" in adopted and CYCLED in adopted and CYCLED not in ours:  # of a scheduler for several kinds of groups
+        adopted["betas"] = (adopted.pop(CYCLED), *adopted["betas"][1:])
     return {**ours, **adopted, "params": saved["params"]}
 
 

@@ -114,7 +114,7 @@ def with_defaults(given: Execution) -> dict[str, Any]:
     for name in given:
         if name not in OPTIONS:
             hint = suggestion(name, OPTIONS)
-            raise TypeError(f"AIM.__init__() got an unexpected keyword argument {name!r}; {hint}")
+            raise TypeError(f"AIM() got an unexpected keyword argument {name!r}; {hint}")
     return {name: _plain(given.get(name, option.default)) for name, option in OPTIONS.items()}
 
 
