@@ -146,6 +146,7 @@ def test_the_step_can_be_differentiated_through(Optimizer: Class) -> None:
         (aimopt.Relativistic(order=2, zeta=1e-2, amsgrad=True), aimopt.FixedPoint()),
         (aimopt.Belief(rectify=False, amsgrad=True), aimopt.Direct()),
         (aimopt.Euclidean(), aimopt.Secant()),
+        (aimopt.Eigenbasis(precondition_frequency=1), aimopt.Direct()),
     ],
     ids=repr,
 )

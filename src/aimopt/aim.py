@@ -36,6 +36,7 @@ from aimopt.step import evaluation
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
+from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
@@ -334,7 +335,8 @@ class AIM(Optimizer):
         grads += [grad for grad in grads_or_none if grad is not None]
         complete = len(grads) == len(grads_or_none)
         params += group["params"] if complete else [p for p in group["params"] if p.grad is not None]
-        state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
+        keys = state_keys(buffers, group)
+        state_of = itemgetter(*keys) if len(keys) > 1 else lambda state: (state["step"],)
         try:
             tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
         except (KeyError, TypeError, IndexError):
@@ -356,7 +358,7 @@ class AIM(Optimizer):
             if not isinstance(state, dict):
                 reason = f"its state is a {type(state).__name__}, not a dict; delete it (del optimizer.state[p])"
                 raise refusal(gathered, i, type(self).__name__, Reason(reason))
-            self._added_state.append((p, [name for name in ("step", *buffers) if name not in state]))
+            self._added_state.append((p, [name for name in gathered.keys if name not in state]))
         if not compiling:
             refuse_unusable(gathered, type(self).__name__)
         for p in gathered.params:

@@ -18,6 +18,7 @@ from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import parameter_name
 from aimopt.step.options import OPTIONS
+from aimopt.step.quantization import INT8
 from aimopt.step.storage import why_too_short
 from aimopt.step.usable import DTYPES
 
@@ -161,6 +162,8 @@ def _check_switches(group: dict[str, Any]) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
+    if group["differentiable"] and group["state_dtype"] == INT8:
+        raise ValueError("state in 8 bits cannot be differentiated through; use another state_dtype")
 
 
 def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:

@@ -24,10 +24,10 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from inspect import isabstract
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class Initial:
     scalar: bool = False  # one number per parameter, stored on the device of the step count
     shaped: bool = False  # `make` decides the shape, such as that of a matrix's factor; such a step is not fused
     of_parameter: bool = False  # `make` gets the parameter instead of the gradient
+    # How it is stored if the state's dtype is int8. None: never in 8 bits, as a buffer that a small error would spoil.
+    code: Literal["signed", "unsigned"] | None = None
 
     def start(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The first value of this buffer."""
@@ -58,6 +60,8 @@ class Initial:
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
+signed_zeros = replace(zeros, code="signed")  # an average of gradients, or of other vectors
+unsigned_zeros = replace(zeros, code="unsigned")  # an average of squares
 first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
 first_parameter = Initial(lambda p: p.clone(memory_format=torch.preserve_format), of_parameter=True)
 

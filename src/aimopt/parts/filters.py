@@ -28,6 +28,7 @@ from aimopt.parts.component import (
     Transfer,
     first_gradient,
     scalar,
+    signed_zeros,
     zeros,
 )
 from aimopt.parts.tensor_list import at_most, each, mix
@@ -63,7 +64,7 @@ class OnePole(Filter):
         return float(old / decay * intake / (1 - decay)) if decay else 0.0
 
     def buffers(self) -> dict[str, Initial]:
-        return {self.buffer: zeros}
+        return {self.buffer: signed_zeros}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
@@ -236,7 +237,7 @@ class ScheduledNesterov(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "mu_product": scalar(1.0)}
+        return {"exp_avg": signed_zeros, "mu_product": scalar(1.0)}
 
     def mu(self, t: StepCount) -> Any:
         """The scheduled momentum of step t."""
@@ -276,7 +277,7 @@ class AdanPair(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "exp_avg_diff": zeros, PREVIOUS_GRADIENT: first_gradient}
+        return {"exp_avg": signed_zeros, "exp_avg_diff": signed_zeros, PREVIOUS_GRADIENT: first_gradient}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         beta, beta_d = self.beta, self.beta_difference
@@ -328,7 +329,7 @@ class TwoSpeed(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "exp_avg_slow": zeros}
+        return {"exp_avg": signed_zeros, "exp_avg_slow": zeros}
 
     def alpha_at(self, t: StepCount) -> Any:
         """α of step t."""
@@ -391,7 +392,7 @@ class VarianceReduced(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "last_grad": zeros}
+        return {"exp_avg": signed_zeros, "last_grad": zeros}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         beta, weight = self.beta, self.gamma * self.beta / (1 - self.beta)

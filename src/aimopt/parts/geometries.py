@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, unsigned_zeros
 from aimopt.parts.tensor_list import each, mix, sqrt
 
 
@@ -75,7 +75,7 @@ def keep_largest(largest: Tensor, v: Tensor) -> Tensor:
 
 def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
     """The state of `second_moment`, under torch's names."""
-    return {"exp_avg_sq": zeros, "max_exp_avg_sq": zeros} if amsgrad else {"exp_avg_sq": zeros}
+    return dict.fromkeys(("exp_avg_sq", "max_exp_avg_sq") if amsgrad else ("exp_avg_sq",), unsigned_zeros)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,8 @@ class Belief(Weighted):
             raise ValueError("Belief: amsgrad has no effect on a rectified step; pass rectify=False with amsgrad=True")
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg_var": zeros, "max_exp_avg_var": zeros} if self.amsgrad else {"exp_avg_var": zeros}
+        names = ("exp_avg_var", "max_exp_avg_var") if self.amsgrad else ("exp_avg_var",)
+        return dict.fromkeys(names, unsigned_zeros)
 
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         surprise = g - state["exp_avg"]

@@ -268,7 +268,7 @@ class Eigenbasis(MatrixGeometry):
         left, right = state["left_basis"], state["right_basis"]
         factors = state["left_factor"], state["right_factor"]
         R = each(self._observe, g, state["exp_avg_sq"], *factors, left, right, t)
-        return Rotation(left, right, R)
+        return Rotation(each(_saved, left), each(_saved, right), R)
 
     def apply(self, x: Tensor, metric: Any) -> Tensor:
         return cast(Tensor, each(self._precondition, x, *metric))
@@ -281,18 +281,18 @@ class Eigenbasis(MatrixGeometry):
         self, g: Tensor, v: Tensor, left: Tensor, right: Tensor, left_basis: Tensor, right_basis: Tensor, t: StepCount
     ) -> Tensor:
         """Advance the state by one gradient; return √v + ε in the rotated basis, bias correction included."""
-        G, V = self.as_matrices(g), self.as_matrices(v)
+        G, V = self.as_matrices(g), self.as_matrices(_saved(v))
         sides = [side for side in ((left, left_basis, -2), (right, right_basis, -1)) if side[0].numel()]
         first: Any = t == 1
         # The authors bring the basis up to date at the end of a step; nothing reads it before the next one begins.
         due: Any = (t > 2) & ((t - 2) % self.precondition_frequency == 0)
         for factor, basis, dim in sides if due is not False else ():
-            order, refreshed = qr_step(factor, basis)
+            order, refreshed = qr_step(_saved(factor), _saved(basis))
             V = choose(due, V.take_along_dim(order.unsqueeze(-1 if dim == -2 else -2), dim), V)
             basis.copy_(choose(due, refreshed, basis))
-        V = choose(first, V, V.lerp(rotate(G, left_basis, right_basis).square(), 1 - self.beta2))
+        V = choose(first, V, V.lerp(rotate(G, _saved(left_basis), _saved(right_basis)).square(), 1 - self.beta2))
         v.copy_(self.from_matrices(V, v.shape))
-        self._observe_factors(G.detach(), sides, first)
+        self._observe_factors(G, sides, first)
         c = 1 - self.beta2 ** (t - 1) if self.bias_correction else 1.0
         R = (V.sqrt() + self.eps) / sqrt(c)
         return choose(first, torch.full_like(R, math.inf), R)
@@ -303,6 +303,11 @@ class Eigenbasis(MatrixGeometry):
             factor.lerp_(G @ G.mT if dim == -2 else G.mT @ G, 1 - beta)
             if first is not False:
                 basis.copy_(choose(first, eigenvectors(factor), basis))
+
+
+def _saved(buffer: Tensor) -> Tensor:
+    """A buffer; a copy if autograd will save it for its backward pass, because the next step writes to the buffer."""
+    return buffer.clone() if buffer.requires_grad else buffer
 
 
 def _identity_like(zero: Tensor) -> Tensor:

@@ -62,9 +62,12 @@ class Execution(TypedDict, total=False):
         str | torch.dtype | None,
         Option(
             None,
-            'The dtype of the state: "bfloat16" halves its memory. None is the dtype of the parameter, and float32 for '
-            "16-bit parameters. The state of complex parameters is always complex.",
-            choices=(None, "float32", "bfloat16"),
+            'The dtype of the state: "bfloat16" halves its memory, "int8" quarters it. None is the dtype of the '
+            "parameter, and float32 for 16-bit parameters. The state of complex parameters is always complex. With "
+            '"int8" moments take one byte per element and one scale per 128 of them; other buffers, and parameters '
+            "with fewer than 4096 elements, keep float32.",
+            choices=(None, "float32", "bfloat16", "int8"),
+            adopted_from="none",
         ),
     ]
     stochastic_rounding: Annotated[
