@@ -24,6 +24,7 @@
     SOAP               EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
+`create("hybrid", model, lr=1e-3)` is Muon on hidden matrices and RADAR on the rest (`hybrid.py`).
 """
 
 from typing import Any
@@ -48,6 +49,7 @@ from aimopt.optimizers.adaptive import (
     ScheduleFreeAdamW,
 )
 from aimopt.optimizers.euclidean import SGDM, Nesterov
+from aimopt.optimizers.hybrid import hybrid
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
 from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
@@ -79,15 +81,17 @@ NAMED: tuple[type[AIM], ...] = (
 
 
 def available() -> list[str]:
-    """The names that `create` accepts."""
+    """The names that `create` accepts, besides "hybrid", which is two of them."""
     return [optimizer.__name__ for optimizer in NAMED]
 
 
 def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparameters: Any) -> AIM:
     """Build an optimizer by its name, in upper or lower case: `create("radar", model, lr=1e-3)`.
 
-    A model means its trainable parameters, with their names.
+    A model means its trainable parameters, with their names. "hybrid" needs a model; `hybrid` says what it takes.
     """
+    if _key(name) == "hybrid":
+        return hybrid(model_or_params, **hyperparameters)  # type: ignore[arg-type]
     params = model_or_params
     if isinstance(params, torch.nn.Module):
         params = [(n, p) for n, p in params.named_parameters() if p.requires_grad]

@@ -1,0 +1,71 @@
+"""The recommended hybrid: Muon on hidden matrices and RADAR on the rest, with one learning rate for both.
+
+create("hybrid", model, lr=1e-3)                                       the whole model
+create("hybrid", model, lr=1e-3, weight_decay=0.01, layer_decay=0.75)  smaller learning rates near the input
+print(groups.explain(optimizer))                                       what each parameter got
+
+Muon's step is scaled to the size of Adam's, 0.2·√max(rows, columns) (Liu et al. 2025, arXiv 2502.16982), so that a
+learning rate that suits AdamW suits both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+
+from aimopt import groups
+from aimopt.aim import AIM
+from aimopt.groups.rules import Rule
+from aimopt.optimizers.relativistic import RADAR
+from aimopt.optimizers.signatures import LR
+from aimopt.optimizers.spectral import Muon
+from aimopt.step.options import Keywords
+
+
+def hybrid(
+    model: torch.nn.Module,
+    lr: LR = 1e-3,
+    *,
+    weight_decay: float = 0.1,
+    matrix_weight_decay: float | None = None,
+    layer_decay: float | None = None,
+    head: str | None = None,
+    rules: Sequence[Rule] = (),
+    split_fused: bool = False,
+    matrix_options: Mapping[str, Any] | None = None,
+    rest_options: Mapping[str, Any] | None = None,
+    **keywords: Unpack[Keywords],
+) -> AIM:
+    """Muon on the hidden matrices of `model` and RADAR on the rest: one optimizer, one learning rate, one state_dict.
+
+    One side may be empty: a single linear layer or LoRA factors get RADAR alone.
+
+    Args:
+        model: the model, not its parameters: the types of its layers decide.
+        lr: η of both sides, as for AdamW.
+        weight_decay: of both sides. Embeddings, norms and biases are not decayed.
+        matrix_weight_decay: of the matrices, if it differs.
+        layer_decay: the factor on the learning rate per block away from the output; see `groups.layerwise`.
+        head: see `groups.split`.
+        rules: own rules for parameters; see `groups.split`.
+        split_fused: whether queries, keys and values in one tensor are orthogonalized separately.
+        matrix_options: further arguments of Muon, such as {"momentum": 0.9}.
+        rest_options: further arguments of RADAR, such as {"gamma": 0.05}.
+        keywords: of both, such as `foreach` or `iterate`.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(
+            f"hybrid: the types of layers decide which parameters are matrices, so pass the model; got "
+            f"{type(model).__name__}. Parameters alone can be given to groups.combine(Muon(…), RADAR(…))"
+        )
+    split = groups.split(model, head=head, rules=rules, split_fused=split_fused)
+    matrix_decay = weight_decay if matrix_weight_decay is None else matrix_weight_decay
+    matrix_arguments = {"adjust_lr_fn": "match_rms_adamw", **(matrix_options or {}), **keywords}
+    # RADAR first: its settings are the defaults of groups that are added later, and it takes any shape.
+    optimizer = groups.combine(
+        RADAR(split.rest(weight_decay=weight_decay), lr, **{**(rest_options or {}), **keywords}),
+        Muon(split.matrices, lr, matrix_decay, **matrix_arguments),
+    )
+    if layer_decay is not None:
+        groups.layerwise(optimizer, model, layer_decay)
+    return optimizer
