@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from aimopt.aim import AIM
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
-    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.adaptive import (
+        LAMB,
+        AdaBelief,
+        Adam,
+        AdamW,
+        Adan,
+        ConstantNAdam,
+        NAdam,
+        QHAdam,
+        ScheduleFreeAdamW,
+    )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        Unfiltered,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
     from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
@@ -48,6 +59,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AIM",
     "EMA",
+    "LAMB",
     "RAD",
     "RADAR",
     "SGDM",
@@ -87,12 +99,14 @@ __all__ = [
     "QuasiHyperbolic",
     "Relativistic",
     "ScheduleFree",
+    "ScheduleFreeAdamW",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
     "Sphere",
     "TrustRatio",
+    "Unfiltered",
     "available",
     "create",
     "groups",

@@ -28,7 +28,7 @@ from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Initial, Iterate
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import AXES, Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
 from aimopt.parts.iterates import Last
@@ -40,7 +40,6 @@ from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
 DIRECT = Direct()
-LAST = Last()
 
 
 class AIM(Optimizer):
@@ -55,8 +54,8 @@ class AIM(Optimizer):
         weight_decay: the decay coefficient, of a `decay` that has none of its own.
         decoupled_weight_decay: the kind of decay, if `decay` is None: True decays θ ← θ·(1−η·wd) before the step, False
             adds wd·θ to the gradient, "proximal" divides by 1+η·wd after the step.
-        decay: the weight decay or constraint; None is what `decoupled_weight_decay` says.
-        iterate: the sequence of points that the steps make; the parameters are evaluated after `eval()`.
+        decay: the weight decay or constraint, or its name; None is what `decoupled_weight_decay` says.
+        iterate: the sequence of points that the steps make, or its name; None is the parameters themselves.
     """
 
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
@@ -72,17 +71,16 @@ class AIM(Optimizer):
         correction: Correction = DIRECT,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool | str = True,
-        decay: Decay | None = None,
-        iterate: Iterate = LAST,
+        decay: Decay | str | None = None,
+        iterate: Iterate | str | None = None,
         **execution: Unpack[Execution],
     ):
         options = with_defaults(execution)
         checks.check_tensor_lr(lr)
-        given = {"filter": filter, "geometry": geometry, "correction": correction, "decay": decay, "iterate": iterate}
-        for axis, part in given.items():
-            if part is not None or axis != "decay":
-                checks.check_part(part, axis)
-        parts = Parts(filter, geometry, correction, chosen_decay(decay, weight_decay, decoupled_weight_decay), iterate)
+        chosen = chosen_decay(_open_part(decay, "decay"), weight_decay, decoupled_weight_decay)
+        parts = Parts(filter, geometry, correction, chosen, _open_part(iterate, "iterate") or Last())
+        for axis, part in parts._asdict().items():
+            checks.check_part(part, axis)
         defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
@@ -421,6 +419,13 @@ AIM.__doc__ = documented(AIM.__doc__)
 
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 _STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
+
+
+def _open_part(part: Any, axis: str) -> Any:
+    """A decay or iterate that was given as a keyword: a part, the name of one, or None."""
+    if isinstance(part, str):
+        return AXES[axis].lookup(part)()
+    return part if part is None else checks.check_part(part, axis)
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

@@ -18,6 +18,7 @@ Factory = Callable[[Any], torch.optim.Optimizer]
 SHAPES = ((5, 4), (7,), (3, 2, 2), ())
 MATRICES = ((5, 4), (4, 9), (3, 2, 2, 2))
 NEEDS_MATRICES = ("Muon", "AcceleratedMuon")
+NOT_FUSED = (*NEEDS_MATRICES, "LAMB")
 
 
 def parameters(
@@ -92,3 +93,4 @@ def shapes_for(optimizer: type[AIM]) -> tuple[tuple[int, ...], ...]:
 
 ALL = list(NAMED)
 EXCEPT_MATRICES = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_MATRICES]
+FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NOT_FUSED]

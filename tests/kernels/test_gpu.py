@@ -18,7 +18,7 @@ from aimopt.kernels.memory import GroupMemory
 from aimopt.kernels.program import Program, StepNumbers
 from aimopt.optimizers import NAMED
 from aimopt.parts.composition import Parts
-from optimizer_driver import NEEDS_MATRICES, advance, assert_same, count_paths, flat, parameters, push
+from optimizer_driver import NOT_FUSED, advance, assert_same, count_paths, flat, parameters, push
 from triton_interpreter import (  # noqa: F401 (a fixture)
     PLAIN,
     RADAR_PARTS,
@@ -96,7 +96,7 @@ def test_weight_decay_and_maximize(options: dict[str, Any], dtype: torch.dtype) 
 
 
 @interpreted
-@pytest.mark.parametrize("optimizer", [o for o in NAMED if o.__name__ not in NEEDS_MATRICES], ids=lambda o: o.__name__)
+@pytest.mark.parametrize("optimizer", [o for o in NAMED if o.__name__ not in NOT_FUSED], ids=lambda o: o.__name__)
 @pytest.mark.usefixtures("float64_scalars")
 def test_every_named_optimizer_is_fused_and_takes_step_counts_on_the_device(optimizer: Any) -> None:
     ends = []

@@ -24,7 +24,7 @@ from aimopt.kernels.cpu.library import Library, instruction_set, instruction_set
 from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.optimizers import precompiled
 from aimopt.parts.component import Geometry, State, StepCount
-from optimizer_driver import NEEDS_MATRICES
+from optimizer_driver import NOT_FUSED
 
 SIZES = ((1000,), (1,), (7, 19), (0,), (128,), (3,))
 ISAS = instruction_sets()
@@ -64,7 +64,7 @@ def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
         pass
 
 
-NAMES = [name for name in aimopt.available() if name not in NEEDS_MATRICES]
+NAMES = [name for name in aimopt.available() if name not in NOT_FUSED]
 KINDS: list[tuple[torch.dtype, dict[str, Any]]] = [
     (torch.float32, {}),
     (torch.float64, {}),

@@ -111,7 +111,7 @@ def fuse(key: ProgramKey) -> Program:
         raise Untraceable(f"its state {shaped[0]!r} does not have the shape of the parameter")
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
-    group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR)}
+    group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR), "differentiable": False}
     raw = g / graph.number(SCALE) if key.scaled else g
     raw.node()  # unscale before any other arithmetic: the square of a large scale overflows
     # A `Symbol` behaves like a tensor in the arithmetic of a move.

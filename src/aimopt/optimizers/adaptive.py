@@ -7,9 +7,11 @@ from torch.optim.optimizer import ParamsT
 from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
 from aimopt.parts.corrections import Direct, FixedPoint
-from aimopt.parts.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov
+from aimopt.parts.decays import TrustRatio
+from aimopt.parts.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov, Unfiltered
 from aimopt.parts.geometries import Adaptive, Belief
-from aimopt.step.options import Execution
+from aimopt.parts.iterates import ScheduleFree
+from aimopt.step.options import Execution, Keywords
 
 
 @final
@@ -26,7 +28,7 @@ class Adam(AIM):
         amsgrad: bool = False,
         *,
         decoupled_weight_decay: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
@@ -37,7 +39,7 @@ class Adam(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -53,7 +55,7 @@ class AdamW(AIM):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         geometry = Adaptive(beta2, eps, amsgrad)
@@ -64,7 +66,7 @@ class AdamW(AIM):
             geometry=geometry,
             correction=Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -81,7 +83,7 @@ class NAdam(AIM):
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
@@ -92,7 +94,7 @@ class NAdam(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -110,7 +112,7 @@ class ConstantNAdam(AIM):
         decoupled_weight_decay: bool = False,
         *,
         bias_correction: bool = True,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
@@ -121,7 +123,7 @@ class ConstantNAdam(AIM):
             correction=FixedPoint(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -138,7 +140,7 @@ class QHAdam(AIM):
         weight_decay: float = 0.0,
         decouple_weight_decay: bool = False,
         eps: float = 1e-8,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         nu1, nu2 = numbers(nus, 2, "nus")
@@ -150,7 +152,7 @@ class QHAdam(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decouple_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -166,7 +168,7 @@ class Adan(AIM):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         no_prox: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2, beta3 = numbers(betas, 3)
         super().__init__(
@@ -177,7 +179,7 @@ class Adan(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=True if no_prox else "proximal",
-            **execution,
+            **keywords,
         )
 
 
@@ -196,7 +198,7 @@ class AdaBelief(AIM):
         weight_decouple: bool = True,
         *,
         rectify: bool = True,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
@@ -207,5 +209,66 @@ class AdaBelief(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=weight_decouple,
+            **keywords,
+        )
+
+
+@final
+class LAMB(AIM):
+    """LAMB (You et al. 2020): Adam's direction, decay included, scaled per tensor to the norm lr·‖θ‖."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        max_norm: float | None = 10.0,
+        *,
+        bias_correction: bool = True,
+        **execution: Unpack[Execution],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1, bias_correction),
+            geometry=Adaptive(beta2, eps, bias_correction=bias_correction),
+            correction=Direct(),
+            decay=TrustRatio(weight_decay, max_norm),
+            **execution,
+        )
+
+
+@final
+class ScheduleFreeAdamW(AIM):
+    """Schedule-free AdamW (Defazio et al. 2024), as in the package schedulefree; call `eval()` before evaluation.
+
+    betas are (interpolation, β2). After `optimizer.eval()` the parameters are the averaged ones; call `train()` before
+    the next step. Training begins in train mode.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 2.5e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+        **execution: Unpack[Execution],
+    ):
+        interpolation, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=Unfiltered(),
+            geometry=Adaptive(beta2, eps),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            iterate=ScheduleFree(interpolation, warmup_steps, weight_lr_power, r),
             **execution,
         )

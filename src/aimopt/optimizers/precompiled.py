@@ -20,7 +20,7 @@ from aimopt.aim import AIM
 from aimopt.kernels.cpu import header
 from aimopt.kernels.cpu.cpp_source import function, instance, is_vectorizable
 from aimopt.kernels.cpu.encode import Structure, structure_of
-from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, arithmetic_type
 from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
 from aimopt.optimizers import NAMED
@@ -44,12 +44,11 @@ def structures() -> dict[Structure, str]:
     found: dict[Structure, str] = {}
     for optimizer in NAMED:
         for options in _variants(optimizer):
-            program = _program(optimizer, options)
+            parts, program = _program(optimizer, options)
             if program is None:
                 continue
             for of_parameter, of_state in DTYPES:
-                types = (of_parameter, *[of_state] * (len(program.streams) - 2), of_parameter)
-                structure = structure_of(program, types, stochastic=True)
+                structure = structure_of(program, _types(program, parts, of_parameter, of_state), stochastic=True)
                 if is_vectorizable(structure):
                     found.setdefault(structure, optimizer.__name__)
     return found
@@ -64,13 +63,22 @@ def _variants(optimizer: type[AIM]) -> Iterator[dict[str, Any]]:
             yield {"weight_decay": weight_decay, **switch}
 
 
-def _program(optimizer: Any, options: dict[str, Any]) -> Program | None:
+def _program(optimizer: Any, options: dict[str, Any]) -> tuple[Any, Program | None]:
     try:
         (group,) = optimizer([torch.zeros(2, 2, requires_grad=True)], **options).param_groups
     except ValueError:  # options that exclude each other
-        return None
-    program = kernels.program_of(Parts.from_group(group), group)
-    return None if isinstance(program, Reason) else program
+        return None, None
+    parts = Parts.from_group(group)
+    program = kernels.program_of(parts, group)
+    return parts, None if isinstance(program, Reason) else program
+
+
+def _types(program: Program, parts: Parts, of_parameter: int, of_state: int) -> tuple[int, ...]:
+    """The types of a program's streams. A buffer that starts from the parameter has at least 32 bits."""
+    buffers = parts.buffers()
+    wide = arithmetic_type((of_parameter,))
+    of_buffers = [wide if buffers[name].of_parameter else of_state for name in program.streams[1:-1]]
+    return (of_parameter, *of_buffers, of_parameter)
 
 
 def text() -> str:

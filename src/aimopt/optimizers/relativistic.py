@@ -9,7 +9,7 @@ from aimopt.optimizers.signatures import LR, Betas, numbers
 from aimopt.parts.corrections import Direct, FixedPoint
 from aimopt.parts.filters import EMA, GradientDifference
 from aimopt.parts.geometries import Relativistic
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 @final
@@ -45,7 +45,7 @@ class RADAR(AIM):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = True,
         bias_correction: bool | str = True,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
@@ -56,7 +56,7 @@ class RADAR(AIM):
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -77,7 +77,7 @@ class RAD(AIM):
         max_iter: int | None = None,
         final_delta: float | None = None,
         amsgrad: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         geometry = Relativistic(
@@ -90,5 +90,5 @@ class RAD(AIM):
             geometry=geometry,
             correction=Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )

@@ -9,7 +9,7 @@ from aimopt.optimizers.signatures import LR
 from aimopt.parts.corrections import Direct, FixedPoint, MixThenMap
 from aimopt.parts.filters import HeavyBall
 from aimopt.parts.geometries import QUINTIC, Spectral
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 @final
@@ -27,7 +27,7 @@ class Muon(AIM):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -36,7 +36,7 @@ class Muon(AIM):
             geometry=Spectral(ns_steps, ns_coefficients, eps, adjust_lr_fn),
             correction=MixThenMap() if nesterov else Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -57,7 +57,7 @@ class AcceleratedMuon(AIM):
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -66,5 +66,5 @@ class AcceleratedMuon(AIM):
             geometry=Spectral(ns_steps, ns_coefficients, eps, adjust_lr_fn),
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )

@@ -97,6 +97,21 @@ class EMA(OnePole):
 
 
 @dataclass(frozen=True)
+class Unfiltered(Filter):
+    """No momentum and no state: m = g. For iterates that average by themselves, such as `ScheduleFree`."""
+
+    @property
+    def pole(self) -> float:
+        return 0.0
+
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
+        return g, g
+
+    def transfer(self) -> Transfer:
+        return Transfer((1.0,), (1.0,))
+
+
+@dataclass(frozen=True)
 class HeavyBall(OnePole):
     """torch's momentum buffer b ← μ·b + g, or with `normalized` the average b ← μ·b + (1−μ)·g as in Muon.
 

@@ -105,10 +105,11 @@ def begin_state(
 
 
 def state_dtype(p: Tensor, group: dict[str, Any], initial: Initial) -> torch.dtype:
-    """The dtype of a parameter's state buffer in this group."""
+    """The dtype of a parameter's state buffer in this group. Only averages of gradients may be stored in 16 bits."""
     if initial.shaped and p.is_complex():
         return p.real.dtype
-    if group["state_dtype"] is not None and not p.is_complex() and not initial.shaped:
+    of_gradient = not (p.is_complex() or initial.shaped or initial.of_parameter)
+    if group["state_dtype"] is not None and of_gradient:
         return cast(torch.dtype, getattr(torch, group["state_dtype"]))
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 

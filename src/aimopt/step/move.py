@@ -53,8 +53,12 @@ class Move:
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
-        pole = self.parts.filter.pole
-        return DisplacementInputs(self.parts.geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self.p)
+        geometry, pole = self.parts.geometry, self.parts.filter.pole
+        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
+
+    def _theta(self) -> Tensor:
+        """θ for a part to read; a copy if autograd may need it after the parameters have moved."""
+        return self.p.clone() if self.group["differentiable"] else self.p
 
     def go(self) -> Tensor:
         """Decay, step, store the gradient; return the displacement."""
@@ -66,7 +70,7 @@ class Move:
     def move_by(self, displacement: Tensor) -> None:
         """Move the parameters from θ to θ⁺, decay included."""
         decay, state = self.parts.decay, self.state
-        d, shrinkage = decay.terms(self.p, displacement, self.rate, state)
+        d, shrinkage = decay.terms(self._theta(), displacement, self.rate, state)
         self.parts.iterate.descend(Descent(self.p, d, shrinkage, self.rate, self.t, state))
         decay.project(self.p, self.rate, state)
 

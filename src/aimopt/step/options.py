@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 import torch
 
 from aimopt.messages.spelling import suggestion
+from aimopt.parts.component import Decay, Iterate
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,18 @@ class Execution(TypedDict, total=False):
     ]
 
 
+class Keywords(Execution, total=False):
+    """The keywords that every named optimizer takes: execution options, and the parts that it leaves open.
+
+    A part may also be given by its name, such as "Average", for config files.
+    """
+
+    decay: Decay | str | None
+    iterate: Iterate | str | None
+
+
 _TYPES_AND_OPTIONS = {name: get_args(hint) for name, hint in get_type_hints(Execution, include_extras=True).items()}
+OPEN_PARTS = {name: hint for name, hint in get_type_hints(Keywords).items() if name not in _TYPES_AND_OPTIONS}
 OPTIONS: dict[str, Option] = {name: option for name, (_, option) in _TYPES_AND_OPTIONS.items()}
 
 
@@ -116,9 +128,13 @@ def expanded_signature(init: Callable[..., None]) -> inspect.Signature:
     parameters = list(inspect.signature(init).parameters.values())[1:]
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
         keyword = inspect.Parameter.KEYWORD_ONLY
+        open_parts = OPEN_PARTS if Keywords in get_args(parameters[-1].annotation) else {}
         parameters[-1:] = [
-            inspect.Parameter(name, keyword, default=option.default, annotation=kind)
-            for name, (kind, option) in _TYPES_AND_OPTIONS.items()
+            *(inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in open_parts.items()),
+            *(
+                inspect.Parameter(name, keyword, default=option.default, annotation=kind)
+                for name, (kind, option) in _TYPES_AND_OPTIONS.items()
+            ),
         ]
     return inspect.Signature(parameters)
 
