@@ -9,7 +9,6 @@ The state has torch's names: `step`, and one tree per buffer. A hyperparameter m
 `optax.inject_hyperparams`. The class then checks a placeholder, and the array takes the place of that in the parts.
 """
 
-import math
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -171,9 +170,7 @@ class Rule(NamedTuple):
         self, group: dict[str, Any], step: Raw, raw: Array, p: Parameter, stored: dict[str, Raw]
     ) -> dict[str, Raw]:
         """The buffers that start from the first gradient, which `init` does not know."""
-        waiting = {
-            name: initial for name, initial in self.parts.buffers().items() if _reads_gradient(initial, raw.ndim)
-        }
+        waiting = {name: initial for name, initial in self.parts.buffers().items() if _reads_gradient(initial, raw)}
         if not waiting:
             return {}
         g: Any = gradient(cast(Tensor, p), cast(Tensor, raw), group, self.parts)
@@ -182,16 +179,25 @@ class Rule(NamedTuple):
 
 
 def _first_buffers(buffers: Mapping[str, Initial], g: Array, p: Array) -> dict[str, Raw]:
-    made = {name: cast(Any, initial.start(cast(Tensor, g), cast(Tensor, p))) for name, initial in buffers.items()}
-    # A copy: a training loop may donate both the parameters and a buffer that starts from them.
-    return {name: jnp.array(x.value if isinstance(x, Value) else x.numpy()) for name, x in made.items()}
+    # Copies: a training loop may donate both the parameters and a buffer that starts from them.
+    return {name: jnp.array(_first_value(initial, g, p)) for name, initial in buffers.items()}
 
 
-def _reads_gradient(initial: Initial, ndim: int) -> bool:
+def _first_value(initial: Initial, g: Array, p: Array) -> Raw:
+    value: Any = initial.start(cast(Tensor, g), cast(Tensor, p))
+    return value.value if isinstance(value, Value) else value.numpy()
+
+
+def _reads_gradient(initial: Initial, g: Array) -> bool:
     """Whether a buffer starts from the values of the first gradient, and not only from its shape."""
     if initial.scalar or initial.of_parameter:
         return False
-    return bool(initial.make(torch.full((1,) * ndim, math.nan, device="cpu")).isnan().any())
+    traced = jax.make_jaxpr(lambda x: _first_value(initial, Array(x), g))(g.value).jaxpr
+    needed = {id(variable) for variable in traced.outvars}
+    for equation in reversed(traced.eqns):
+        if any(id(variable) in needed for variable in equation.outvars):
+            needed |= {id(variable) for variable in equation.invars}
+    return id(traced.invars[0]) in needed
 
 
 def _working(x: Any) -> Raw:
