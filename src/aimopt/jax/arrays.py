@@ -7,8 +7,8 @@ made. For example, traced by `jax.jit`,
     c = 1 - 0.999**t                      a number: computed in double precision, also if JAX is in single precision
     x @ x.mT, torch.linalg.svd(x)         functions of torch are looked up by name in `functions.py`
 
-Numbers need double precision: in float32, 1 − 0.999 is wrong by 1e-5 of its value. They are scalars, so it costs little.
-Elements have the working precision of their parameter.
+Numbers need double precision: in float32, 1 − 0.999 is wrong by 1e-5 of its value. They are scalars, so that costs
+little. Elements have the working precision of their parameter.
 """
 
 from collections.abc import Callable
