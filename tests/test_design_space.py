@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import aimopt
-from aimopt import AIM, Belief, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
+from aimopt import AIM, Belief, Eigenbasis, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
 from aimopt.parts.component import Component, Correction, Filter, Geometry, Initial, State, StepCount, scalar, zeros
 from optimizer_driver import MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
 
@@ -25,6 +25,7 @@ GEOMETRIES = [
     *final(Geometry),
     Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True),
     Belief(rectify=False),
+    Eigenbasis(precondition_frequency=2),
 ]
 CORRECTIONS = [*final(Correction), FixedPoint(iterations=2)]
 CELLS = list(itertools.product(FILTERS, GEOMETRIES, CORRECTIONS))

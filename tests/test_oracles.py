@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 from typing import Any
+from unittest.mock import patch
 
 import adabelief_pytorch
 import lion_pytorch
@@ -169,6 +170,92 @@ def test_muon(lr: float, momentum: float, nesterov: bool, adjust: str | None, wd
         seed,
         shapes=[(5, 4), (4, 9), (6, 6)],
     )
+
+
+@given(lrs, st.floats(0, 0.99), st.floats(0, 0.99), booleans, booleans, decays, seeds)
+@settings(max_examples=6, deadline=None)
+def test_normuon(
+    lr: float, momentum: float, beta2: float, nesterov: bool, constant_rms: bool, wd: float, seed: int
+) -> None:
+    common: dict[str, Any] = dict(lr=lr, momentum=momentum, beta2=beta2, nesterov=nesterov, weight_decay=wd)
+    adjust, scale = ("match_rms_adamw", "match_rms") if constant_rms else (None, "preserve_norm")
+
+    def theirs(params: Any) -> Any:
+        group = {"params": params, "use_muon": True}
+        return pytorch_optimizer.NorMuon([group], **common, update_scale=scale, foreach=False)
+
+    def ours(params: Any) -> Any:
+        optimizer = aimopt.NorMuon(params, **common, adjust_lr_fn=adjust)
+        optimizer.param_groups[0]["ns_dtype"] = "bfloat16"
+        return optimizer
+
+    agree(ours, theirs, seed, shapes=[(5, 4), (4, 9), (6, 6), (3, 2, 2, 2)])
+
+
+class Float64Torch:
+    """torch for a package that computes in float32 what we compute in the dtype of the parameter."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+class PublishedSOAP(pytorch_optimizer.SOAP):
+    """The published SOAP, with the first gradient in its average and in that average's bias correction."""
+
+    def step(self, closure: Any = None) -> Any:
+        (group,) = self.param_groups
+        lr, beta1, step = group["lr"], group["betas"][0], group.get("step", 0)
+        if step and group["correct_bias"]:
+            group["lr"] = lr * (1 - beta1**step) / (1 - beta1 ** (step + 1))
+        first = [p.grad.clone() for p in group["params"]]
+        super().step()
+        group["lr"] = lr
+        if not step:
+            for p, grad in zip(group["params"], first, strict=True):
+                self.state[p]["exp_avg"].add_(grad, alpha=1 - beta1)
+
+
+# A factor of low rank has any basis of its null space, by rounding: so no side is much longer than the other, and the
+# basis is not refreshed before the factors have seen three gradients.
+@given(
+    lrs,
+    st.tuples(st.floats(0.0, 0.99), st.floats(0.8, 0.99)),
+    st.sampled_from([1e-8, 1e-3]),
+    st.sampled_from([None, 0.8, 0.95]),
+    st.sampled_from([2, 5, 10]),
+    st.sampled_from([3, 5, 10_000]),
+    booleans,
+    seeds,
+)
+@settings(max_examples=8, deadline=None)
+def test_soap(
+    lr: float,
+    b: tuple[float, float],
+    eps: float,
+    shampoo_beta: float | None,
+    frequency: int,
+    max_side: int,
+    correct: bool,
+    seed: int,
+) -> None:
+    common: dict[str, Any] = dict(
+        lr=lr, betas=b, eps=eps, weight_decay=0.0, shampoo_beta=shampoo_beta, precondition_frequency=frequency
+    )
+    shapes = [(5, 4), (4, 5), (6, 6)]
+    with patch.object(pytorch_optimizer.optimizer.soap, "torch", Float64Torch()):
+        reference = drive(
+            lambda p: PublishedSOAP(p, **common, max_precondition_dim=max_side, correct_bias=correct),
+            parameters(shapes, seed=seed),
+            40,
+        )
+    ours = drive(
+        lambda p: aimopt.SOAP(p, **common, max_side=max_side, bias_correction=correct),
+        parameters(shapes, seed=seed),
+        40,
+    )
+    assert_same(ours, reference, 1e-8)
 
 
 def test_convolution_kernels_are_flattened_for_muon() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
-    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+    from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.decays import (
         CautiousDecay,
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
         ScheduledNesterov,
         Unfiltered,
     )
-    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
     from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
+    from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ __all__ = [
     "RAD",
     "RADAR",
     "SGDM",
+    "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
     "AdaBelief",
@@ -80,6 +82,7 @@ __all__ = [
     "Decoupled",
     "Diagnostics",
     "Direct",
+    "Eigenbasis",
     "Euclidean",
     "ExactQuadratic",
     "FixedPoint",
@@ -94,6 +97,8 @@ __all__ = [
     "Muon",
     "NAdam",
     "Nesterov",
+    "NorMuon",
+    "NormalizedSpectral",
     "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
@@ -125,6 +130,7 @@ _MODULES = (
     "parts.filters",
     "parts.geometries",
     "parts.iterates",
+    "parts.matrices",
 )
 
 if not TYPE_CHECKING:  # type checkers would accept every name

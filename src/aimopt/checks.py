@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import is_finite
+from aimopt.parts.component import Geometry, is_finite
 from aimopt.parts.composition import AXES, Parts
 from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
@@ -33,7 +33,7 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     _check_numbers(group)
     _check_switches(group)
     if parts.geometry.matrices_only:
-        _check_matrices(group, type(parts.geometry).__name__)
+        _check_matrices(group, parts.geometry)
     check_joint([parts, *map(Parts.from_group, others)])
     if group["fused"] and (reason := why_not_fused(parts, group)):
         # torch's own optimizers call a device without a kernel a RuntimeError.
@@ -112,14 +112,16 @@ def _check_switches(group: dict[str, Any]) -> None:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
 
 
-def _check_matrices(group: dict[str, Any], geometry: str) -> None:
+def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
     for i, p in enumerate(group["params"]):
         if p.ndim < 2 or p.is_complex():
             raise ValueError(
-                f"{geometry} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
-                f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
-                "aimopt.groups.split and aimopt.groups.combine"
+                f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
+                f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
+                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine"
             )
+        if reason := geometry.why_unfit(p.shape):
+            raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")
 
 
 def check_part(part: Any, axis: str) -> Any:

@@ -17,7 +17,7 @@ from aimopt.step.move import Bucket, Move
 Factory = Callable[[Any], torch.optim.Optimizer]
 SHAPES = ((5, 4), (7,), (3, 2, 2), ())
 MATRICES = ((5, 4), (4, 9), (3, 2, 2, 2))
-NEEDS_MATRICES = ("Muon", "AcceleratedMuon")
+NEEDS_MATRICES = ("Muon", "AcceleratedMuon", "NorMuon", "SOAP")
 NOT_FUSED = (*NEEDS_MATRICES, "LAMB")
 
 

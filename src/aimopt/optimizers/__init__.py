@@ -17,6 +17,8 @@
     AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
     Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
+    NorMuon            HeavyBall            (see there)    MixThenMap       geometry NormalizedSpectral
+    SOAP               EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
 """
@@ -42,7 +44,7 @@ from aimopt.optimizers.adaptive import (
 from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
-from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -62,6 +64,8 @@ NAMED: tuple[type[AIM], ...] = (
     Muon,
     AcceleratedLion,
     AcceleratedMuon,
+    NorMuon,
+    SOAP,
 )
 
 

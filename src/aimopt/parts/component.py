@@ -195,6 +195,10 @@ class Geometry(Component):
     matrices_only: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
 
+    def why_unfit(self, shape: torch.Size) -> str | None:
+        """Why a parameter of this shape cannot be stepped, or None; every shape of matrices is fit by default."""
+        return None
+
     @abstractmethod
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor | None:
         """Update the state with a gradient; return the metric of this step."""
@@ -281,6 +285,10 @@ class Iterate(Component):
     def evaluation_point(self, state: State, p: Tensor) -> Tensor | None:
         """The point at which the model is to be evaluated; None if it is the parameters."""
         return None
+
+    def as_filter(self) -> Filter:
+        """The filter that maps the parameters, step after step, to the point of evaluation, for `aimopt.theory`."""
+        raise NotImplementedError(f"{type(self).__name__} is no constant filter of the parameters")
 
 
 class Descent(NamedTuple):

@@ -3,7 +3,8 @@
     linear_step(optimizer)                        an AIM or a named optimizer; `group=1` for its second group
     linear_step(EMA(0.9))                         a filter alone, which gives m
     linear_step(EMA(0.9), FixedPoint())           a filter and a correction: what moves the parameter
-    linear_step(Parts(EMA(), Sign(), Direct()))   three parts
+    linear_step(Parts(EMA(), Sign(), Direct()))   parts
+    linear_step(Average(0.99))                    an iterate: the point of evaluation as a filter of the parameters
 
 A linear geometry acts on the direction and does not change its transfer function. A nonlinear one (`Sign`, `Spectral`)
 matters in one case: if it maps m and the residual separately, then only m is a linear filter of the gradients.
@@ -18,12 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Correction, Filter, Geometry, Transfer
+from aimopt.parts.component import Correction, Filter, Geometry, Iterate, Transfer
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
+from aimopt.parts.iterates import Last
 
-Source = AIM | Filter | tuple[Filter, Correction] | Parts
+Source = AIM | Filter | Iterate | tuple[Filter, Correction] | Parts
+LAST = Last()
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class LinearStep:
     correction: Correction
     lr: float
     name: str
+    iterate: Iterate = LAST
 
     @property
     def scaled_lr(self) -> float:
@@ -113,7 +117,7 @@ def linear_step(
 ) -> LinearStep:
     """Read the parts and the learning rate of an optimizer, or take the given parts."""
     parts = _parts(source, group)
-    name = ""
+    name = type(source).__name__ if isinstance(source, Iterate) else ""
     if isinstance(source, AIM):
         name = type(source).__name__
         if lr is None:
@@ -124,7 +128,7 @@ def linear_step(
         parts = parts._replace(correction=correction)
     named_parts = (part for part in (parts.filter, parts.correction) if not isinstance(part, Direct))
     name = name or " + ".join(type(part).__name__ for part in named_parts)
-    return LinearStep(*parts[:3], math.nan if lr is None else lr, name)
+    return LinearStep(*parts[:3], math.nan if lr is None else lr, name, parts.iterate)
 
 
 def _parts(source: Source, group: int) -> Parts:
@@ -134,10 +138,13 @@ def _parts(source: Source, group: int) -> Parts:
         return Parts.from_group(source.param_groups[group])
     if isinstance(source, Parts):
         return source
+    if isinstance(source, Iterate):
+        source = source.as_filter()
     if isinstance(source, Filter):
         return Parts(source, Euclidean(), Direct())
     if isinstance(source, tuple) and [getattr(part, "axis", "") for part in source] == ["filter", "correction"]:
         return Parts(source[0], Euclidean(), source[1])
     raise ValueError(
-        f"got {source!r}; give an optimizer of aimopt, a filter, a pair (filter, correction) or aimopt's Parts"
+        f"got {source!r}; give an optimizer of aimopt, a filter, an iterate, a pair (filter, correction) or aimopt's "
+        "Parts"
     )
