@@ -24,7 +24,8 @@ from aimopt.jax.transform import Rule
 from aimopt.optimizers import available, class_of
 from aimopt.step.options import OPTIONS
 
-__all__ = ["Transformation", "create", "from_parts", *map(str.lower, available())]
+__all__ = ["Transformation", "create", "from_parts"]  # and a function per named optimizer: see `__getattr__`
+_FUNCTIONS = frozenset(map(str.lower, available()))
 
 
 class Transformation(optax.GradientTransformation):  # type: ignore[misc]
@@ -77,10 +78,10 @@ def _factory(optimizer: type[AIM]) -> Callable[..., Transformation]:
 
 
 def __getattr__(name: str) -> Callable[..., Transformation]:
-    if name not in __all__:
+    if name not in _FUNCTIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _factory(class_of(name))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_FUNCTIONS})
