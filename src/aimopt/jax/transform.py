@@ -37,6 +37,8 @@ _INSTEAD = {
     "stochastic_rounding": "keep parameters in float32 and convert them to bfloat16 where the model is evaluated",
 }
 Tree = Any
+# Of a parameter that every optimizer accepts: a matrix, whose sides can be split into any number of blocks up to 16.
+EXEMPLARY_SHAPE = (720720, 720720)
 
 
 @lru_cache
@@ -73,7 +75,7 @@ class Rule(NamedTuple):
             return cast(Any, optimizer)(params, lr, **plain)
 
         try:
-            (group,) = checked([torch.zeros(1, 1, device="cpu")]).param_groups
+            (group,) = checked([torch.empty(EXEMPLARY_SHAPE, device="meta")]).param_groups
         except ValueError as error:
             for placeholder, array in arrays.items():
                 if repr(placeholder) in str(error):
