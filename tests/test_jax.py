@@ -7,7 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isabstract
 from pathlib import Path
 from typing import Any
@@ -395,7 +395,9 @@ def test_mistakes_get_a_sentence(make: Callable[[], Any], message: str) -> None:
 
 
 def test_blocks_of_a_matrix_are_matrices_of_their_own() -> None:
-    fused, blocks = ([aimopt.jax.muon(0.1, row_blocks=n) for n in (2, 1)])
+    parts: Any = dict(filter=aimopt.EMA(), geometry=aimopt.Spectral(row_blocks=2, adjust_lr_fn="match_rms_adamw"))
+    fused = aimopt.jax.from_parts(0.1, **parts)
+    blocks = aimopt.jax.from_parts(0.1, filter=parts["filter"], geometry=replace(parts["geometry"], row_blocks=1))
     x = jnp.linspace(-1, 1, 24).reshape(6, 4) ** 3 + jnp.eye(6, 4)
     whole, _ = fused.update(x, fused.init(x), x)
     halves = [blocks.update(half, blocks.init(half), half)[0] for half in (x[:3], x[3:])]

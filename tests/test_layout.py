@@ -22,6 +22,7 @@ LAYERS = (
     ("kernels",),
     ("aim", "checks", "checkpoints", "groups", "diagnostics"),
     ("optimizers",),
+    ("testing",),
     ("theory", "measure", "jax"),
     ("lab",),
     ("paper",),

@@ -151,7 +151,7 @@ def test_pages_open_without_errors_and_fit_a_phone(site: Path, tmp_path: Path) -
 def test_search_works_on_a_page_that_was_opened_as_a_file(site: Path, tmp_path: Path) -> None:
     with Browser(tmp_path) as browser:
         browser.resize(1280, 844)
-        browser.open((site / "index.html").as_uri() + "?q=orthogonal")
+        browser.open((site / "index.html").as_uri() + "?q=checkpoint")
         found = browser.evaluate(
             "new Promise(resolve => { const begin = Date.now(); const look = () => {"
             "const count = document.querySelectorAll('.md-search-result__item').length;"

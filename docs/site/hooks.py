@@ -80,8 +80,8 @@ def on_files(files: Files, config: Any) -> Files:
     for module in reference.modules():
         add(reference.path(module), reference.page(module))
     for name in notebook_pages.names():
-        for path, content in notebook_pages.files(name).items():
-            add(f"notebooks/{path}", content)
+        for file, content in notebook_pages.files(name).items():
+            add(f"notebooks/{file}", content)
     return files
 
 

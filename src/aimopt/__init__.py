@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from aimopt.optimizers import available, create
     from aimopt.optimizers.adaptive import (
         LAMB,
+        MARS,
         AdaBelief,
         Adam,
         AdamW,
         Adan,
+        AdEMAMix,
+        CautiousAdamW,
         ConstantNAdam,
         NAdam,
         QHAdam,
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
-    from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.corrections import Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.decays import (
         CautiousDecay,
         Corrected,
@@ -49,7 +52,9 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        TwoSpeed,
         Unfiltered,
+        VarianceReduced,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
     from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
@@ -61,12 +66,14 @@ __all__ = [
     "AIM",
     "EMA",
     "LAMB",
+    "MARS",
     "RAD",
     "RADAR",
     "SGDM",
     "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
+    "AdEMAMix",
     "AdaBelief",
     "Adam",
     "AdamW",
@@ -75,6 +82,8 @@ __all__ = [
     "Adaptive",
     "Average",
     "Belief",
+    "Cautious",
+    "CautiousAdamW",
     "CautiousDecay",
     "ConstantNAdam",
     "Corrected",
@@ -111,7 +120,9 @@ __all__ = [
     "Spectral",
     "Sphere",
     "TrustRatio",
+    "TwoSpeed",
     "Unfiltered",
+    "VarianceReduced",
     "available",
     "create",
     "groups",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import aimopt
 from aimopt import AIM, EMA, Eigenbasis, FixedPoint, HeavyBall, NormalizedSpectral, Spectral
+from aimopt.parts.composition import Parts
 from aimopt.parts.matrices import ROW_MOMENT, MatrixGeometry
 from optimizer_driver import advance, assert_same, flat, parameters, push
 
@@ -232,3 +233,20 @@ def test_without_rotations_the_eigenbasis_is_adam_that_waits_one_step() -> None:
             p = p - 0.01 * m / (v.sqrt() + 1e-8)
         optimizer.step()
         assert_same(q.detach(), p)
+
+
+def test_a_run_may_go_on_in_an_eigenbasis() -> None:
+    """Until the basis is first brought up to date, the step is Adam's."""
+    params = parameters([(5, 4)])
+    optimizer = AIM(params, 0.01, filter=EMA(), geometry=aimopt.Adaptive(0.95))
+    advance(optimizer, params, 3)
+    (group,) = optimizer.param_groups
+    group.update(Parts.from_group(group)._replace(geometry=Eigenbasis(0.95)).to_group())
+    before = flat(params)
+    advance(optimizer, params, 1, 3)
+    assert (flat(params) - before).abs().min() > 1e-6
+    state = optimizer.state[params[0]]
+    assert torch.equal(state["left_basis"], torch.eye(5, dtype=torch.float64))
+    advance(optimizer, params, 12, 4)
+    assert (state["left_basis"] - torch.eye(5)).abs().max() > 0.1
+    assert_same(state["left_basis"].mT @ state["left_basis"], torch.eye(5, dtype=torch.float64))

@@ -12,7 +12,7 @@ The numbers (A, B, c, …) are expressions of the step count and the learning ra
 any optimizer is stated here: every element-wise component has a program, also one that a user wrote.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import lru_cache
@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
-from aimopt.kernels.layout import MAX_REGISTERS
+from aimopt.kernels.layout import MAX_REGISTERS, TYPES
 from aimopt.kernels.peephole import Drafts, draft
 from aimopt.kernels.symbols import Graph, Node, Number, Untraceable
 from aimopt.parts.composition import Parts
 from aimopt.step.move import GROUP_KEYS, Move
+from aimopt.step.precision import draws
 
 STEP, LR, SCALE = "step", "lr", "grad_scale"
 INPUT = "(an input)"  # in a part, instead of the value of a hyperparameter
@@ -133,6 +134,11 @@ def fuse(key: ProgramKey) -> Program:
     )
 
 
+def draw_indices(stream_types: Sequence[int]) -> dict[int, int]:
+    """Which draw of random bits rounds which stream, by its position. The gradient, the last one, is not rounded."""
+    return draws([TYPES[kind].size for kind in stream_types[:-1]])
+
+
 def _operands_first(wanted: Iterable[Any]) -> list[Node]:
     """The nodes from which `wanted` are computed, each one after its operands."""
     order: dict[Node, None] = {}
@@ -228,7 +234,7 @@ def _allocate(order: list[Node], drafts: Drafts, register: dict[Node, int], rese
         if node not in register:
             register[node] = free.pop() if free else used
             used = max(used, register[node] + 1)
-    needed = used + streams  # 16-bit streams are converted into scratch
+    needed = used + streams  # narrow streams are converted into scratch
     if needed > MAX_REGISTERS:
         raise Untraceable(f"it needs {needed} registers, and the fused step has {MAX_REGISTERS}")
     return used - streams

@@ -36,7 +36,7 @@ class Float32Muon(torch.optim.Muon):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step."""
         with Float32Conversion():
-            return super().step(closure)
+            return super().step(closure)  # type: ignore[no-untyped-call]
 
 
 def has_bfloat16_products() -> bool:

@@ -100,10 +100,16 @@ def families() -> list[Family]:
         "NAdam": _installed(("torch NAdam foreach", partial(torch.optim.NAdam, lr=LR, foreach=True))),
     }
     ours = {name: TimedOptimizer(name, partial(getattr(aimopt, name), lr=LR)) for name in peers}
-    narrow_state = TimedOptimizer("RADAR, bfloat16 state", partial(aimopt.RADAR, lr=LR, state_dtype="bfloat16"))
+    narrow_states = [
+        TimedOptimizer(f"RADAR, {dtype} state", partial(aimopt.RADAR, lr=LR, state_dtype=dtype))
+        for dtype in ("bfloat16", "int8")
+    ]
     return [
         *(Family(ours[name], installed) for name, installed in peers.items() if installed),
-        Family(narrow_state, (ours["RADAR"], *_installed(("torch AdamW fused", partial(adamw, fused=True))))),
+        *(
+            Family(narrow, (ours["RADAR"], *_installed(("torch AdamW fused", partial(adamw, fused=True)))))
+            for narrow in narrow_states
+        ),
     ]
 
 
@@ -167,7 +173,9 @@ def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -
     lib = library()
     if isinstance(lib, Reason):
         return None
-    own_buffers = [[torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim] for p in params]
+    own_buffers = [
+        [torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim and x.shape == p.shape] for p in params
+    ]
     streams = [(p, *buffers, p.grad) for p, buffers in zip(params, own_buffers, strict=True) if p.grad is not None]
     if any(x.dtype != torch.float32 for tensors in streams for x in tensors):
         return None

@@ -9,6 +9,9 @@
     QHAdam             QuasiHyperbolic      Adaptive       Direct
     Adan               AdanPair             Adaptive       Direct
     AdaBelief          EMA                  Belief         Direct
+    AdEMAMix           TwoSpeed             Adaptive       Direct
+    MARS               VarianceReduced      Adaptive       Direct           its geometry sees the corrected gradient
+    CautiousAdamW      EMA                  Adaptive       Cautious         around Direct
     LAMB               EMA                  Adaptive       Direct           decay TrustRatio
     ScheduleFreeAdamW  Unfiltered           Adaptive       Direct           iterate ScheduleFree
     RAD                EMA                  Relativistic   Direct
@@ -32,10 +35,13 @@ from aimopt.aim import AIM
 from aimopt.messages.spelling import suggestion
 from aimopt.optimizers.adaptive import (
     LAMB,
+    MARS,
     AdaBelief,
     Adam,
     AdamW,
     Adan,
+    AdEMAMix,
+    CautiousAdamW,
     ConstantNAdam,
     NAdam,
     QHAdam,
@@ -60,6 +66,9 @@ NAMED: tuple[type[AIM], ...] = (
     AdaBelief,
     LAMB,
     ScheduleFreeAdamW,
+    AdEMAMix,
+    MARS,
+    CautiousAdamW,
     Lion,
     Muon,
     AcceleratedLion,

@@ -6,9 +6,17 @@ from torch.optim.optimizer import ParamsT
 
 from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
-from aimopt.parts.corrections import Direct, FixedPoint
+from aimopt.parts.corrections import Cautious, Direct, FixedPoint
 from aimopt.parts.decays import TrustRatio
-from aimopt.parts.filters import EMA, AdanPair, QuasiHyperbolic, ScheduledNesterov, Unfiltered
+from aimopt.parts.filters import (
+    EMA,
+    AdanPair,
+    QuasiHyperbolic,
+    ScheduledNesterov,
+    TwoSpeed,
+    Unfiltered,
+    VarianceReduced,
+)
 from aimopt.parts.geometries import Adaptive, Belief
 from aimopt.parts.iterates import ScheduleFree
 from aimopt.step.options import Execution, Keywords
@@ -271,4 +279,114 @@ class ScheduleFreeAdamW(AIM):
             weight_decay=weight_decay,
             iterate=ScheduleFree(interpolation, warmup_steps, weight_lr_power, r),
             **execution,
+        )
+
+
+@final
+class AdEMAMix(AIM):
+    """AdEMAMix (Pagliardini et al. 2024): AdamW with a fast and a slow average of gradients.
+
+    Args:
+        lr: η.
+        betas: (β1, β2, β3): of the fast average, the squares and the slow average. A group stores (β1, β2) as `betas`
+            and β3 as `beta_slow`.
+        alpha: α, the weight of the slow average.
+        alpha_warmup: the number of steps over which α grows from 0, or None; the paper uses the length of the run.
+        beta3_warmup: the number of steps over which β3 grows from β1, or None; likewise. A group: `beta_slow_warmup`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        *,
+        alpha: float = 5.0,
+        alpha_warmup: int | None = None,
+        beta3_warmup: int | None = None,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **keywords: Unpack[Keywords],
+    ):
+        beta1, beta2, beta3 = numbers(betas, 3)
+        super().__init__(
+            params,
+            lr,
+            filter=TwoSpeed(beta1, beta3, alpha, alpha_warmup, beta3_warmup),
+            geometry=Adaptive(beta2, eps),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **keywords,
+        )
+
+
+@final
+class MARS(AIM):
+    """MARS-AdamW (Yuan et al. 2024): AdamW on a variance-reduced gradient, with the approximate g − g_prev.
+
+    RADAR's γ is MARS's times β1. The authors use MARS for matrices, and AdamW for vectors: `aimopt.groups`.
+
+    Args:
+        lr: η.
+        betas: (β1, β2).
+        gamma: γ, the strength of the correction.
+        clip_norm: the largest norm of a corrected gradient, per tensor. None does not limit it, and the step is fused.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 3e-3,
+        betas: Betas = (0.95, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        gamma: float = 0.025,
+        clip_norm: float | None = 1.0,
+        **keywords: Unpack[Keywords],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=VarianceReduced(beta1, gamma, clip_norm),
+            geometry=Adaptive(beta2, eps, amsgrad, debias_eps=True),
+            correction=Direct(),
+            weight_decay=weight_decay,
+            **keywords,
+        )
+
+
+@final
+class CautiousAdamW(AIM):
+    """C-AdamW (Liang et al. 2024): AdamW that moves only where the step descends.
+
+    Args:
+        lr: η.
+        betas: (β1, β2).
+        rescale: "mean" as the authors' code, "count" as their paper, False not at all: then the step is fused.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: LR = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        rescale: bool | str = "mean",
+        **keywords: Unpack[Keywords],
+    ):
+        beta1, beta2 = numbers(betas, 2)
+        super().__init__(
+            params,
+            lr,
+            filter=EMA(beta1),
+            geometry=Adaptive(beta2, eps, amsgrad),
+            correction=Cautious(Direct(), rescale),
+            weight_decay=weight_decay,
+            **keywords,
         )

@@ -9,7 +9,7 @@ from aimopt.optimizers.signatures import LR, Betas, numbers
 from aimopt.parts.corrections import Direct, FixedPoint, MixThenMap
 from aimopt.parts.filters import EMA, HeavyBall
 from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
-from aimopt.parts.orthogonalization import QUINTIC, Coefficients
+from aimopt.parts.orthogonalization import QUINTIC, Quintic
 from aimopt.step.options import Keywords
 
 
@@ -24,7 +24,7 @@ class Muon(AIM):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
         nesterov: bool = True,
-        ns_coefficients: Coefficients | str = QUINTIC,
+        ns_coefficients: Quintic | str = QUINTIC,
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
@@ -54,7 +54,7 @@ class AcceleratedMuon(AIM):
         *,
         ell: float | None = None,
         ell_ratio: float | None = None,
-        ns_coefficients: Coefficients | str = QUINTIC,
+        ns_coefficients: Quintic | str = QUINTIC,
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
@@ -83,7 +83,7 @@ class NorMuon(AIM):
         momentum: float = 0.95,
         beta2: float = 0.95,
         nesterov: bool = True,
-        ns_coefficients: Coefficients | str = QUINTIC,
+        ns_coefficients: Quintic | str = QUINTIC,
         eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,

@@ -11,13 +11,15 @@ of the step (R, or None); `apply` is P.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, zeros
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, unsigned_zeros
 from aimopt.parts.tensor_list import each, mix, sqrt
 
 
@@ -73,18 +75,22 @@ def keep_largest(largest: Tensor, v: Tensor) -> Tensor:
 
 def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
     """The state of `second_moment`, under torch's names."""
-    return {"exp_avg_sq": zeros, "max_exp_avg_sq": zeros} if amsgrad else {"exp_avg_sq": zeros}
+    return dict.fromkeys(("exp_avg_sq", "max_exp_avg_sq") if amsgrad else ("exp_avg_sq",), unsigned_zeros)
 
 
 @dataclass(frozen=True)
 class Adaptive(Weighted):
-    """Adam's R = √v + ε; with ν₂ < 1 the quasi-hyperbolic √(ν₂·v + (1−ν₂)·g²) + ε."""
+    """Adam's R = √v + ε; with ν₂ < 1 the quasi-hyperbolic √(ν₂·v + (1−ν₂)·g²) + ε.
+
+    Bias correction divides v alone, or with `debias_eps` also ε: R = (√v + ε)/√(1−β₂ᵗ), as in MARS.
+    """
 
     beta2: float = 0.999
     eps: float = 1e-8
     amsgrad: bool = False
     nu2: float = 1.0
     bias_correction: bool | str = True
+    debias_eps: bool = False
     betas = ("beta2",)
 
     def __post_init__(self) -> None:
@@ -93,6 +99,7 @@ class Adaptive(Weighted):
         self._check("nu2", 0, 1, closed=True)
         self._check_choice("amsgrad", (True, False))
         self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("debias_eps", (True, False))
 
     def buffers(self) -> dict[str, Initial]:
         return second_moment_buffers(amsgrad=self.amsgrad)
@@ -102,7 +109,16 @@ class Adaptive(Weighted):
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
             v = mix(v, self.nu2, g * g, (1 - self.nu2) * c)
+        if self.debias_eps:
+            return (v.sqrt() + self.eps) / sqrt(c)  # not in place: autograd stores the root
         return (v.sqrt() / sqrt(c)).add_(self.eps)
+
+
+def zeta_of_eps(eps: Any) -> float:
+    """ζ for an ε of Adam: √(v + ε²) is √v + ε at v = 0 and for large v."""
+    if not is_finite(eps) or eps <= 0:
+        raise ValueError(f"eps must be a number in (0, ∞), got {eps!r}; it stands for zeta = eps²")
+    return float(Decimal(repr(float(eps))) ** 2)  # of the written number: 1e-8 is then 1e-16, the default, to the bit
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,7 @@ class Relativistic(Weighted):
     max_iter: int | None = None
     final_delta: float | None = None
     betas = ("beta2",)
+    aliases: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {"eps": ("zeta", zeta_of_eps)}
 
     def __post_init__(self) -> None:
         self._check("beta2", 0, 1)
@@ -214,7 +231,8 @@ class Belief(Weighted):
             raise ValueError("Belief: amsgrad has no effect on a rectified step; pass rectify=False with amsgrad=True")
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg_var": zeros, "max_exp_avg_var": zeros} if self.amsgrad else {"exp_avg_var": zeros}
+        names = ("exp_avg_var", "max_exp_avg_var") if self.amsgrad else ("exp_avg_var",)
+        return dict.fromkeys(names, unsigned_zeros)
 
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         surprise = g - state["exp_avg"]

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
-from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Coefficients, exact_polar, newton_schulz, schedule
+from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Quintic, exact_polar, newton_schulz, schedule
 from aimopt.parts.tensor_list import TensorList, each, sqrt
+
+ROW_MOMENT = "second_momentum_buffer"  # the state key of NorMuon, as in its authors' code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Orthogonalizing(MatrixGeometry):
     """
 
     ns_steps: int = 5
-    ns_coefficients: Coefficients | str = QUINTIC
+    ns_coefficients: Quintic | str = QUINTIC
     eps: float = 1e-7
     adjust_lr_fn: str | None = None
     polar: str = "newton-schulz"
@@ -193,9 +195,6 @@ class NormalizedSpectral(Orthogonalizing):
         return self.from_matrices(normalized * scale, orthogonal.shape)
 
 
-ROW_MOMENT = "second_momentum_buffer"  # as in the authors' code
-
-
 def _frobenius_norm(matrices: Tensor) -> Tensor:
     return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
 
@@ -248,14 +247,13 @@ class Eigenbasis(MatrixGeometry):
         self._check_choice("bias_correction", (True, False, "exact"))
 
     def buffers(self) -> dict[str, Initial]:
-        left = Initial(lambda g: self._square(g, -2), shaped=True)
-        right = Initial(lambda g: self._square(g, -1), shaped=True)
         return {
             "exp_avg_sq": zeros,
-            "left_factor": left,
-            "right_factor": right,
-            "left_basis": left,
-            "right_basis": right,
+            "left_factor": Initial(lambda g: self._square(g, -2), shaped=True),
+            "right_factor": Initial(lambda g: self._square(g, -1), shaped=True),
+            # Not rotated, if this geometry replaces another one in the middle of a run.
+            "left_basis": Initial(lambda g: _identity_like(self._square(g, -2)), shaped=True),
+            "right_basis": Initial(lambda g: _identity_like(self._square(g, -1)), shaped=True),
         }
 
     def _square(self, g: Tensor, side: int) -> Tensor:
@@ -305,6 +303,11 @@ class Eigenbasis(MatrixGeometry):
             factor.lerp_(G @ G.mT if dim == -2 else G.mT @ G, 1 - beta)
             if first is not False:
                 basis.copy_(choose(first, eigenvectors(factor), basis))
+
+
+def _identity_like(zero: Tensor) -> Tensor:
+    zero.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return zero
 
 
 class Rotation(NamedTuple):

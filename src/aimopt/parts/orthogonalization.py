@@ -16,13 +16,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-Coefficients = tuple[float, float, float]
+Quintic = tuple[float, float, float]  # (a, b, c)
 
-# The coefficients (a, b, c) of torch.optim.Muon too.
-QUINTIC: Coefficients = (3.4445, -4.7750, 2.0315)
+# Those of torch.optim.Muon too.
+QUINTIC: Quintic = (3.4445, -4.7750, 2.0315)
 
 # Algorithm 1 of Amsel, Persson, Musco and Gower 2025 (arXiv 2505.16932), for singular values in [0.001, 1].
-_BEST_QUINTICS: tuple[Coefficients, ...] = (
+_BEST_QUINTICS: tuple[Quintic, ...] = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
     (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
@@ -31,7 +31,7 @@ _BEST_QUINTICS: tuple[Coefficients, ...] = (
     (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
     (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
 )
-_LIMIT: Coefficients = (1.875, -1.25, 0.375)  # all further steps
+_LIMIT: Quintic = (1.875, -1.25, 0.375)  # all further steps
 _SAFETY = 1.01  # p(x/1.01) in place of p(x): rounding may leave a singular value above the interval, where p diverges
 POLAR_EXPRESS = "polar-express"
 
@@ -45,7 +45,7 @@ _SYMMETRIC_SHARE = (PANELS + 1) / (2 * PANELS)  # of the arithmetic of a full pr
 MAX_STRETCH = 50.0
 
 
-def schedule(coefficients: Coefficients | str, steps: int) -> tuple[Coefficients, ...]:
+def schedule(coefficients: Quintic | str, steps: int) -> tuple[Quintic, ...]:
     """The coefficients of each step, from a triple or `POLAR_EXPRESS`."""
     if not isinstance(coefficients, str):
         return (coefficients,) * steps
@@ -54,7 +54,7 @@ def schedule(coefficients: Coefficients | str, steps: int) -> tuple[Coefficients
     return (*safe, *[_LIMIT] * (steps - len(safe)))
 
 
-def newton_schulz(x: Tensor, coefficients: Sequence[Coefficients], eps: float) -> Tensor:
+def newton_schulz(x: Tensor, coefficients: Sequence[Quintic], eps: float) -> Tensor:
     """Drive the singular values of a matrix, or of each one of a batch, towards 1: one step per triple.
 
     Large matrices in float32 or float64 take forms with fewer operations: symmetric products are computed up to the
@@ -76,7 +76,7 @@ def newton_schulz(x: Tensor, coefficients: Sequence[Coefficients], eps: float) -
 
 
 def _iterate(
-    x: Tensor, coefficients: Sequence[Coefficients], symmetric: Callable[[Tensor, Tensor], Tensor] | None = None
+    x: Tensor, coefficients: Sequence[Quintic], symmetric: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> Tensor:
     add_product = torch.addmm if x.ndim == 2 else torch.baddbmm
     for a, b, c in coefficients:
@@ -90,7 +90,7 @@ def _iterate(
     return x
 
 
-def _iterate_on_gram(x: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
+def _iterate_on_gram(x: Tensor, coefficients: Sequence[Quintic]) -> Tensor:
     """The same steps on A = x·xᵀ, which is small if x is oblong: x ← Q·x at the end of each segment.
 
     With P = a + b·A + c·A², a step is Q ← Q·P and A ← P·A·P. All of them commute, so every product is symmetric.
@@ -109,9 +109,9 @@ def _iterate_on_gram(x: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
     return x
 
 
-def _segments(coefficients: Sequence[Coefficients]) -> Iterator[list[Coefficients]]:
+def _segments(coefficients: Sequence[Quintic]) -> Iterator[list[Quintic]]:
     """The steps between two computations of the Gram matrix: small singular values grow by the product of the a's."""
-    segment: list[Coefficients] = []
+    segment: list[Quintic] = []
     stretch = 1.0
     for step in coefficients:
         stretch *= abs(step[0])
@@ -138,7 +138,7 @@ def _operations(side: int, length: int, steps: int) -> float:
     return steps * (side**2 * length * (1 + _SYMMETRIC_SHARE) + side**3 * _SYMMETRIC_SHARE)
 
 
-def _operations_on_gram(side: int, length: int, coefficients: Sequence[Coefficients]) -> float:
+def _operations_on_gram(side: int, length: int, coefficients: Sequence[Quintic]) -> float:
     """Those of the iteration on Gram matrices: A and Q·x per segment; A², Q·P and P·A·P per step, but for its ends."""
     segments = list(_segments(coefficients))
     small = sum(4 * len(segment) - 3 for segment in segments)

@@ -62,9 +62,12 @@ class Execution(TypedDict, total=False):
         str | torch.dtype | None,
         Option(
             None,
-            'The dtype of the state: "bfloat16" halves its memory. None is the dtype of the parameter, and float32 for '
-            "16-bit parameters. The state of complex parameters is always complex.",
-            choices=(None, "float32", "bfloat16"),
+            'The dtype of the state: "bfloat16" halves its memory, "int8" quarters it. None is the dtype of the '
+            "parameter, and float32 for 16-bit parameters. The state of complex parameters is always complex. With "
+            '"int8" moments take one byte per element and one scale per 128 of them; other buffers, and parameters '
+            "with fewer than 4096 elements, keep float32.",
+            choices=(None, "float32", "bfloat16", "int8"),
+            adopted_from="none",
         ),
     ]
     stochastic_rounding: Annotated[
@@ -114,7 +117,7 @@ def with_defaults(given: Execution) -> dict[str, Any]:
     for name in given:
         if name not in OPTIONS:
             hint = suggestion(name, OPTIONS)
-            raise TypeError(f"AIM.__init__() got an unexpected keyword argument {name!r}; {hint}")
+            raise TypeError(f"AIM() got an unexpected keyword argument {name!r}; {hint}")
     return {name: _plain(given.get(name, option.default)) for name, option in OPTIONS.items()}
 
 

@@ -7,7 +7,8 @@
     linear_step(Average(0.99))                    an iterate: the point of evaluation as a filter of the parameters
 
 A linear geometry acts on the direction and does not change its transfer function. A nonlinear one (`Sign`, `Spectral`)
-matters in one case: if it maps m and the residual separately, then only m is a linear filter of the gradients.
+matters in one case: if it maps m and the residual separately, then only m is a linear filter of the gradients. The same
+holds for a correction that is not linear, such as `Cautious`.
 
 The transfer functions here are closed forms of what filters (`transfer`) and corrections (`ratio`, `prediction`)
 declare. The tests compare them with steps of real optimizers.
@@ -56,8 +57,15 @@ class LinearStep:
         return ratio
 
     @property
-    def maps_residual_separately(self) -> bool:
-        """Whether a nonlinear geometry maps m and the residual separately, which no linear filter describes."""
+    def is_linear(self) -> bool:
+        """Whether the whole step is linear, with a metric that is treated as constant."""
+        return self.geometry.linear and self.correction.linear
+
+    @property
+    def only_m_is_linear(self) -> bool:
+        """Whether a nonlinear correction, or a nonlinear map of the residual, follows m: no linear filter has that."""
+        if not self.correction.linear:
+            return True
         return not self.geometry.linear and self.correction.maps_residual and self.ratio != 0
 
     @property
@@ -78,9 +86,9 @@ class LinearStep:
         return reduced(Transfer(tuple(map(float, numerator)), tuple(map(float, denominator))))
 
     def direction(self) -> Transfer:
-        """From g to the direction m + (ℓ/η)·(ĝ − m); to m if a nonlinear geometry maps the two separately."""
+        """From g to the direction m + (ℓ/η)·(ĝ − m); to m if no more than that is linear."""
         numerator, denominator = self.momentum()
-        if self.maps_residual_separately:
+        if self.only_m_is_linear:
             return Transfer(numerator, denominator)
         predicted = np.convolve(self.correction.prediction, denominator)
         mixed = np.zeros(max(len(numerator), len(predicted)))

@@ -193,13 +193,14 @@ class QuadraticComparison:
 def quadratic(
     source: Source, correction: Correction | None = None, *, lr: float | None = None, group: int = 0
 ) -> Quadratic:
-    """The step of an optimizer on a quadratic. Its geometry must be linear, and is treated as constant."""
+    """The step of an optimizer on a quadratic. Its parts must be linear; its geometry is treated as constant."""
     step = linear_step(source, correction, lr=lr, group=group)
-    if not step.geometry.linear:
-        raise ValueError(
-            f"{step.name}: {type(step.geometry).__name__} is not linear, so that no matrix describes its step; "
-            "the analysis of quadratics is for Euclidean and weighted geometries"
-        )
+    for part in (step.geometry, step.correction):
+        if not part.linear:
+            raise ValueError(
+                f"{step.name}: {type(part).__name__} is not linear, so that no matrix describes its step; "
+                "the analysis of quadratics is for Euclidean and weighted geometries"
+            )
     if step.reevaluates and not isinstance(step.correction, (ExactQuadratic, FixedPoint)):
         raise ValueError(
             f"{step.name}: {type(step.correction).__name__} evaluates the gradient again in its own way, which has no "
