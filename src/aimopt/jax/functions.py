@@ -17,7 +17,10 @@ Axes = int | tuple[int, ...] | None
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, dim=None, keepdim=False: function(x, axis=dim, keepdims=keepdim)
+    def reduction(x: Any, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        return function(x if dtype is None else _to(x, dtype), axis=dim, keepdims=keepdim)
+
+    return reduction
 
 
 def _vector_norm(x: Any, ord: float = 2, dim: Axes = None, keepdim: bool = False) -> Any:
