@@ -21,6 +21,7 @@ from jax import numpy as jnp
 
 import aimopt
 import aimopt.jax
+from aimopt import kernels
 from aimopt.aim import AIM
 from aimopt.jax.arrays import Array
 from aimopt.optimizers import NAMED
@@ -138,6 +139,8 @@ def test_named_optimizers_are_those_of_torch(optimizer: Any, dtype: str) -> None
     tolerance = (MATRIX_TOLERANCE if parts.geometry.matrices_only else TOLERANCE)[dtype]
     if dtype == "float32":  # repeated small decays may cost torch itself more than the tolerance
         tolerance = max(tolerance, relative_error(expected, torch_end("float64")))
+        if not kernels.status()["fused, CPU"].startswith("on"):
+            tolerance = max(tolerance, STEPS * 2**-24)  # the unfused step rounds the factor of a decay otherwise
     error = relative_error(found, expected)
     assert error < tolerance, (options, rate, error)
 
