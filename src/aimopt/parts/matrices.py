@@ -343,6 +343,6 @@ def qr_step(factor: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 
 def choose(condition: Any, new: Tensor, old: Tensor) -> Tensor:
     """One of two tensors. A condition on the device chooses there: nothing waits, so that a step can be captured."""
-    if isinstance(condition, Tensor):
-        return torch.where(condition, new, old)
-    return new if condition else old
+    if isinstance(condition, bool):
+        return new if condition else old
+    return torch.where(condition, new, old)
