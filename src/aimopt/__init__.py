@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aimopt import groups
     from aimopt.aim import AIM
+    from aimopt.backward import InBackward, in_backward
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
     from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
@@ -57,6 +58,7 @@ __all__ = [
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "InBackward",
     "Lion",
     "Lookback",
     "MixThenMap",
@@ -73,12 +75,22 @@ __all__ = [
     "available",
     "create",
     "groups",
+    "in_backward",
     "log_to",
     "watch",
 ]
 
 # The modules that define the names of __all__.
-_MODULES = ("aim", "diagnostics", "groups", "optimizers", "parts.corrections", "parts.filters", "parts.geometries")
+_MODULES = (
+    "aim",
+    "backward",
+    "diagnostics",
+    "groups",
+    "optimizers",
+    "parts.corrections",
+    "parts.filters",
+    "parts.geometries",
+)
 
 if not TYPE_CHECKING:  # type checkers would accept every name
 

@@ -24,7 +24,7 @@ from aimopt.step.storage import extent, has_storage, is_plain
 from aimopt.step.usable import refusal, refuse_unusable
 
 MAPPINGS = Path("/proc/self/maps")
-MAX_SNAPSHOTS = 16  # per group: which parameters have a gradient may change from step to step
+MAX_SNAPSHOTS = 16  # of a whole group: which parameters are stepped together may change from step to step
 
 
 class MemorySnapshot:
@@ -91,9 +91,12 @@ class GroupMemory:
         self._refuse_read_only(gathered.select(snapshot.plain_indices), optimizer)
         gradients = snapshot.compare(gathered)
         assert gradients is not None
-        if len(self._snapshots) == MAX_SNAPSHOTS:
-            del self._snapshots[next(iter(self._snapshots))]
         self._last = self._snapshots[ranks] = snapshot
+        rows = sum(map(len, self._snapshots))
+        while rows > MAX_SNAPSHOTS * len(gathered.group["params"]):
+            oldest = next(iter(self._snapshots))
+            del self._snapshots[oldest]
+            rows -= len(oldest)
         return snapshot, gradients
 
     def _refuse_read_only(self, plain: Gathered, optimizer: str) -> None:
