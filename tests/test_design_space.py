@@ -326,7 +326,7 @@ def test_exact_quadratic_is_for_all_groups_or_none() -> None:
     with pytest.raises(ValueError, match="every parameter group"):
         optimizer.step(closure_for([a, b], 0))
     assert optimizer.state[a]["step"] == 0
-    with pytest.raises(ValueError, match="decayed after the step"):
+    with pytest.raises(ValueError, match="Proximal moves as well"):
         AIM([a], 0.1, **common, weight_decay=0.1, decoupled_weight_decay="proximal")
 
 

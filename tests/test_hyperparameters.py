@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import aimopt
+from aimopt.parts.composition import Parts
 from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, flat, parameters, push, shapes_for
 
 every = pytest.mark.parametrize("Optimizer", ALL, ids=lambda o: o.__name__)
@@ -38,9 +39,7 @@ def test_the_flagship_has_the_documented_signature() -> None:
 def test_groups_override_every_hyperparameter(Optimizer: Class) -> None:
     shapes = shapes_for(Optimizer)
     other = Optimizer(parameters(shapes), lr=0.02, weight_decay=0.3).param_groups[0]
-    overrides = {
-        key: value for key, value in other.items() if key not in ("params", "filter", "geometry", "correction")
-    }
+    overrides = {key: value for key, value in other.items() if key not in ("params", *Parts._fields)}
     if "betas" in overrides:
         overrides["betas"] = tuple(0.9 * beta for beta in overrides["betas"])
     if "momentum" in overrides:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from aimopt.optimizers.sign import AcceleratedLion, Lion
     from aimopt.optimizers.spectral import AcceleratedMuon, Muon
     from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.parts.decays import (
+        CautiousDecay,
+        Corrected,
+        Coupled,
+        Decoupled,
+        Independent,
+        Proximal,
+        Sphere,
+        TrustRatio,
+    )
     from aimopt.parts.filters import (
         EMA,
         AdanPair,
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
         ScheduledNesterov,
     )
     from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
 
 __version__ = "0.1.0"
 
@@ -49,8 +60,13 @@ __all__ = [
     "Adan",
     "AdanPair",
     "Adaptive",
+    "Average",
     "Belief",
+    "CautiousDecay",
     "ConstantNAdam",
+    "Corrected",
+    "Coupled",
+    "Decoupled",
     "Diagnostics",
     "Direct",
     "Euclidean",
@@ -59,19 +75,26 @@ __all__ = [
     "GradientDifference",
     "HeavyBall",
     "InBackward",
+    "Independent",
+    "Last",
     "Lion",
+    "Lookahead",
     "Lookback",
     "MixThenMap",
     "Muon",
     "NAdam",
     "Nesterov",
+    "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
+    "ScheduleFree",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
+    "Sphere",
+    "TrustRatio",
     "available",
     "create",
     "groups",
@@ -88,8 +111,10 @@ _MODULES = (
     "groups",
     "optimizers",
     "parts.corrections",
+    "parts.decays",
     "parts.filters",
     "parts.geometries",
+    "parts.iterates",
 )
 
 if not TYPE_CHECKING:  # type checkers would accept every name

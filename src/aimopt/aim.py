@@ -1,9 +1,10 @@
-"""AIM: the one optimizer class, composed of a filter, a geometry and a correction.
+"""AIM: the one optimizer class, composed of a filter, a geometry, a correction, a decay and an iterate.
 
     AIM(params, 1e-3, filter=EMA(0.9), geometry=Adaptive(0.999))                              Adam
     AIM(params, 1e-3, filter=GradientDifference(), geometry=Relativistic(),
         correction=FixedPoint(ell_ratio=0.01))                                                RADAR
-    AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant())                 a cell nobody has named
+    AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant(),
+        decay=CautiousDecay(0.1), iterate=Average(0.999))                                     a cell nobody has named
 
 `AIM.step` gathers the parameters of each group (`step/gather.py`), steps those that a kernel can reach with that kernel
 (`kernels/`), and the others one `Move` after the other (`step/move.py`). Corrections that evaluate the closure again
@@ -26,8 +27,13 @@ from aimopt.kernels import FusedGroup, reads_found_inf
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Correction, Filter, Geometry, Initial, Parts
+from aimopt.parts.component import Correction, Decay, Filter, Geometry, Initial, Iterate
+from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
+from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
+from aimopt.parts.iterates import Last
+from aimopt.step import evaluation
+from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.reevaluate import NonFinite, reevaluate
@@ -37,10 +43,11 @@ if TYPE_CHECKING:
     from aimopt.backward import InBackward
 
 DIRECT = Direct()
+LAST = Last()
 
 
 class AIM(Optimizer):
-    """A torch optimizer that composes any filter, geometry and correction.
+    """A torch optimizer that composes any filter, geometry, correction, decay and iterate.
 
     Args:
         params: parameters, named parameters, or groups. A group may override every hyperparameter and every part.
@@ -48,9 +55,11 @@ class AIM(Optimizer):
         filter: the momentum filter.
         geometry: the residual geometry.
         correction: the θ-step correction.
-        weight_decay: the decay coefficient.
-        decoupled_weight_decay: True decays θ ← θ·(1−η·wd) before the step, False adds wd·θ to the gradient, "proximal"
-            divides by 1+η·wd after the step.
+        weight_decay: the decay coefficient, of a `decay` that has none of its own.
+        decoupled_weight_decay: the kind of decay, if `decay` is None: True decays θ ← θ·(1−η·wd) before the step, False
+            adds wd·θ to the gradient, "proximal" divides by 1+η·wd after the step.
+        decay: the weight decay or constraint; None is what `decoupled_weight_decay` says.
+        iterate: the sequence of points that the steps make; the parameters are evaluated after `eval()`.
     """
 
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
@@ -67,21 +76,18 @@ class AIM(Optimizer):
         correction: Correction = DIRECT,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool | str = True,
+        decay: Decay | None = None,
+        iterate: Iterate = LAST,
         **execution: Unpack[Execution],
     ):
         options = with_defaults(execution)
         checks.check_tensor_lr(lr)
-        parts = Parts(filter, geometry, correction)
-        for axis, part in parts._asdict().items():
-            checks.check_part(part, axis)
-        defaults = {
-            "lr": lr,
-            **parts.to_group(),
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            **options,
-            "skipped_steps": 0,
-        }
+        given = {"filter": filter, "geometry": geometry, "correction": correction, "decay": decay, "iterate": iterate}
+        for axis, part in given.items():
+            if part is not None or axis != "decay":
+                checks.check_part(part, axis)
+        parts = Parts(filter, geometry, correction, chosen_decay(decay, weight_decay, decoupled_weight_decay), iterate)
+        defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
         super().__init__(params, defaults)
@@ -103,7 +109,8 @@ class AIM(Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"a parameter group must be a dict with the key 'params', got {type(param_group).__name__}")
         group = {**self.defaults, **self._parts_for_new(param_group).to_group()}
-        group |= {name: value for name, value in param_group.items() if name not in Parts._fields}
+        not_stored = (*Parts._fields, DECOUPLED_KEY)
+        group |= {name: value for name, value in param_group.items() if name not in not_stored}
         super().add_param_group(group)
         try:
             checks.check_group(self.param_groups[-1], self.param_groups[:-1])
@@ -113,10 +120,16 @@ class AIM(Optimizer):
             raise
 
     def _parts_for_new(self, group: dict[str, Any]) -> Parts:
-        if all(isinstance(group.get(axis), str) for axis in Parts._fields):
-            return Parts.from_group(group)  # a complete group of another optimizer
-        default = Parts.from_group(self.defaults)._asdict()
-        return Parts(**{axis: checks.check_part(group.get(axis, default[axis]), axis) for axis in Parts._fields})
+        complete = checkpoints.with_all_axes(group)
+        if all(isinstance(complete.get(axis), str) for axis in Parts._fields):
+            return Parts.from_group(complete)  # a group of another optimizer
+        given = {axis: checks.check_part(group[axis], axis) for axis in Parts._fields if axis in group}
+        parts = Parts.from_group(self.defaults)
+        if DECOUPLED_KEY in group:
+            parts = parts._replace(decay=chosen_decay(None, parts.decay.weight_decay, group[DECOUPLED_KEY]))
+        if "decay" in given:
+            given["decay"] = chosen_decay(given["decay"], parts.decay.weight_decay, True)
+        return parts._replace(**given)
 
     def _warn_about_ell(self, group: dict[str, Any], parts: Parts) -> None:
         if not self._warned_about_ell and (warning := checks.warning_about_ell(group, parts)):
@@ -190,8 +203,10 @@ class AIM(Optimizer):
             lr, values = group["lr"], _STEP_VALUES(group)
             if isinstance(lr, Tensor):
                 checks.check_tensor_lr(lr)
-            elif self._checked_values.get(index) == (lr, values):
+            elif self._checked_values.get(index) == (lr, values) and DECOUPLED_KEY not in group:
                 return
+            if DECOUPLED_KEY in group:  # written there by a user, as one does with torch's optimizers
+                group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
             checks.check_step_values(group)
         except (KeyError, ValueError) as error:
             problem = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
@@ -354,7 +369,7 @@ class AIM(Optimizer):
             refuse_unusable(gathered, type(self).__name__)
         for p in gathered.params:
             scalar_device = p.device if group["capturable"] or compiling else torch.device("cpu")
-            begin_state(self.state[p], p, group, buffers, scalar_device, getattr(self, "grad_scale", None))
+            begin_state(self.state[p], p, group, gathered.parts, scalar_device, getattr(self, "grad_scale", None))
 
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
@@ -390,6 +405,25 @@ class AIM(Optimizer):
             for observer in self.observers:
                 observer.record(index, attempt.move, attempt.displacement)
 
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Put the parameters where the model is to be evaluated: at an average, if the iterate keeps one."""
+        for group in self.param_groups:
+            evaluation.enter(group, self.state)
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Put the parameters back to where training goes on, to the bit. Call it before the next step."""
+        for group in self.param_groups:
+            evaluation.leave(group, self.state)
+
+    def swap(self) -> None:
+        """`eval()` if the parameters are where training goes on, otherwise `train()`."""
+        if all(group[TRAIN_MODE] for group in self.param_groups):
+            self.eval()
+        else:
+            self.train()
+
     def state_dict(self) -> dict[str, Any]:
         """A state dict as torch's; torch.optim.AdamW can load it if the state is AdamW's."""
         with checkpoints.exporting(self):
@@ -406,16 +440,16 @@ class AIM(Optimizer):
         super().__setstate__(state)
         self.__dict__.setdefault("observers", [])
         self._reset_caches()
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+        self.defaults = {TRAIN_MODE: True, **checkpoints.with_all_axes(self.defaults)}
+        for i, group in enumerate(self.param_groups):
+            self.param_groups[i] = {**self.defaults, **checkpoints.with_all_axes(group)}
 
 
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
 
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
-_STEP_VALUES = itemgetter("weight_decay", *checks.SWITCHES)
+_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

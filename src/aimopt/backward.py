@@ -27,7 +27,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.hooks import RemovableHandle
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Parts, is_finite
+from aimopt.parts.component import is_finite
+from aimopt.parts.composition import Parts
 from aimopt.step.gather import parameter_name
 
 if TYPE_CHECKING:

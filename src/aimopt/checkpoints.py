@@ -22,7 +22,11 @@ import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
-from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, Parts, is_finite, scalar_dtype
+from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, is_finite, scalar_dtype
+from aimopt.parts.composition import Parts
+from aimopt.parts.decays import DECOUPLED_KEY, decay_kind, exported_kind
+from aimopt.parts.iterates import Last
+from aimopt.step.evaluation import TRAINING_POINT
 from aimopt.step.gather import state_dtype
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import is_expanded, why_too_short
@@ -68,11 +72,22 @@ def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def export(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Add the key that torch.optim.AdamW needs and RADAR has under another name: ε = √ζ."""
+    """Add the keys that torch's optimizers need and ours have under other names: ε = √ζ, and the kind of decay."""
     for group in state_dict["param_groups"]:
         if "zeta" in group:
             group.setdefault("eps", math.sqrt(group["zeta"] or 1e-16))
+        if (kind := exported_kind(group["decay"])) is not None:
+            group[DECOUPLED_KEY] = kind
     return state_dict
+
+
+def with_all_axes(group: dict[str, Any]) -> dict[str, Any]:
+    """A group of this package; one of a version without decay and iterate gets these."""
+    if "filter" not in group:
+        return group
+    kept = {name: value for name, value in group.items() if name != DECOUPLED_KEY}
+    decay = decay_kind(group.get(DECOUPLED_KEY, True)).__name__
+    return {"decay": decay, "iterate": Last.__name__, **kept}
 
 
 def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +160,8 @@ def _check_group_structure(group: dict[str, Any], name: str) -> None:
 
 def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     saved = {_ALIASES.get(name, name) if name not in ours else name: value for name, value in saved.items()}
+    kind = decay_kind(saved[DECOUPLED_KEY]).__name__ if DECOUPLED_KEY in saved else ours["decay"]
+    saved = with_all_axes(saved)
     if all(saved.get(axis) == ours[axis] for axis in _PARTS):
         adopted = {
             name: value
@@ -159,6 +176,8 @@ def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
         }
         if _beta_names(ours) != _saved_beta_names(saved):
             adopted.pop("betas", None)
+        if exported_kind(ours["decay"]) is not None:
+            adopted["decay"] = saved.get("decay", kind)
     return {**ours, **adopted, "params": saved["params"]}
 
 
@@ -169,8 +188,8 @@ def _saved_beta_names(saved: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
-    filter, geometry, _ = Parts.from_group(group)
-    return (*filter.betas, *geometry.betas)
+    parts = Parts.from_group(group)
+    return (*parts.filter.betas, *parts.geometry.betas)
 
 
 def _adapt_state(
@@ -193,8 +212,8 @@ def _adapt_state(
         if initial.scalar:
             state[key] = _scalar(p, state[key], key, name)
         else:
-            _check_buffer(p, state[key], key, name)
-            state[key] = state[key].to(state_dtype(p, group))
+            _check_buffer(p, state[key], key, name, initial.shape_for(p) if initial.shaped else None)
+            state[key] = state[key].to(state_dtype(p, group, initial))
     return state
 
 
@@ -220,7 +239,7 @@ def _check_names(
 ) -> None:
     """Refuse the state of an optimizer that lacks one of our buffers, or has another one."""
     missing = [key for key in ("step", *buffers) if key not in state]
-    known = (*buffers, "step", PREVIOUS_GRADIENT)
+    known = (*buffers, "step", PREVIOUS_GRADIENT, TRAINING_POINT)
     foreign = [
         key
         for key, value in state.items()
@@ -234,17 +253,18 @@ def _check_names(
         )
 
 
-def _check_buffer(p: Tensor, value: Any, key: str, name: str) -> None:
-    """Refuse a value that cannot be a state buffer of this parameter."""
+def _check_buffer(p: Tensor, value: Any, key: str, name: str, shape: torch.Size | None = None) -> None:
+    """Refuse a value that cannot be a state buffer of this parameter; `shape` is given if it is not its own."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name}: the checkpoint's {key!r} must be a tensor, and is a {type(value).__name__}")
-    if value.shape != p.shape:
+    if value.shape != (p.shape if shape is None else shape):
+        expected = "" if shape is None else f" instead of {tuple(shape)}"
         raise ValueError(
-            f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}; "
+            f"{name} has shape {tuple(p.shape)} and the checkpoint's {key!r} for it {tuple(value.shape)}{expected}; "
             "is it a checkpoint of another model, or are the parameters in another order?"
         )
-    kind = "complex" if p.is_complex() else "real"
-    if value.dtype not in DTYPES or value.is_complex() != p.is_complex():
+    kind = "complex" if p.is_complex() and shape is None else "real"
+    if value.dtype not in DTYPES or value.is_complex() != (kind == "complex"):
         raise ValueError(f"{name}: the checkpoint's {key!r} must hold {kind} numbers, and has dtype {value.dtype}")
     _check_memory(p, value, key, name)
 

@@ -8,20 +8,21 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import AXES, Parts, is_finite
+from aimopt.parts.component import is_finite
+from aimopt.parts.composition import AXES, Parts
+from aimopt.parts.decays import DECOUPLED_KEY
+from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import parameter_name
 from aimopt.step.options import OPTIONS
 from aimopt.step.storage import why_too_short
 from aimopt.step.usable import DTYPES
 
-# The values of a group that are one of a few: its execution options, and the kind of weight decay.
-SWITCHES: dict[str, tuple[Any, ...]] = {
-    **{name: option.choices for name, option in OPTIONS.items()},
-    "decoupled_weight_decay": (True, False, "proximal"),
-}
-# The keys of a group that no part may use as a field name.
+# The values of a group that are one of a few: its execution options.
+SWITCHES: dict[str, tuple[Any, ...]] = {name: option.choices for name, option in OPTIONS.items()}
+# The keys of a group that no part may use as a field name, except that a decay has a `weight_decay`.
 RESERVED_KEYS = frozenset(
-    ["params", "param_names", "lr", "betas", "weight_decay", "skipped_steps", *Parts._fields, *SWITCHES]
+    {"params", "param_names", "lr", "betas", "weight_decay", DECOUPLED_KEY, TRAIN_MODE, "skipped_steps"}
+    | {*Parts._fields, *SWITCHES}
 )
 
 
@@ -33,15 +34,6 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     _check_switches(group)
     if parts.geometry.matrices_only:
         _check_matrices(group, type(parts.geometry).__name__)
-    if (
-        parts.correction.solves_linear_system
-        and group["decoupled_weight_decay"] == "proximal"
-        and group["weight_decay"]
-    ):
-        raise ValueError(
-            f"{type(parts.correction).__name__} cannot solve for a point that is decayed after the step; "
-            "use decoupled_weight_decay=True or False"
-        )
     check_joint([parts, *map(Parts.from_group, others)])
     if group["fused"] and (reason := why_not_fused(parts, group)):
         # torch's own optimizers call a device without a kernel a RuntimeError.
@@ -81,6 +73,8 @@ def check_step_values(group: dict[str, Any]) -> None:
         raise ValueError(f"lr must be a finite number, got {lr!r}")
     _check_not_negative("weight_decay", group["weight_decay"])
     _check_switches(group)
+    if group[TRAIN_MODE] is not True:
+        raise ValueError("its parameters are where they are to be evaluated; call optimizer.train() before step")
 
 
 def check_tensor_lr(lr: Any) -> None:
@@ -134,7 +128,7 @@ def check_part(part: Any, axis: str) -> Any:
     if not isinstance(part, base):
         raise ValueError(f"{axis} must be a {base.__name__}, such as those in aimopt, got {part!r}")
     for name in part.hyperparameters():
-        if name in RESERVED_KEYS:
+        if name in RESERVED_KEYS and not (axis == "decay" and name == "weight_decay"):
             raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
     return part
 

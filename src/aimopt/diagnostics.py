@@ -20,7 +20,7 @@ from aimopt.parts.tensor_list import TensorList, inner
 
 if TYPE_CHECKING:
     from aimopt.aim import AIM
-    from aimopt.parts.component import Parts
+    from aimopt.parts.composition import Parts
     from aimopt.step.move import Move
 
 Log = Callable[[str, float, int], Any]
@@ -98,7 +98,7 @@ def _figures(records: list[MoveSums]) -> dict[str, float]:
 
 def _nu(record: MoveSums) -> float | None:
     """The weight of the average, if the step is P(ν·e + (1−ν)·g)."""
-    filter, geometry, correction = record.parts
+    filter, geometry, correction = record.parts[:3]
     if not isinstance(filter, OnePole) or correction.evaluates_again:
         return None
     if correction.prediction != (1.0,) or (correction.maps_residual and not geometry.linear):

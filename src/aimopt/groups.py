@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from aimopt.aim import AIM
 from aimopt.messages.text_table import text_table
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.step.options import OPTIONS
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -153,5 +153,5 @@ def combine(*optimizers: AIM) -> AIM:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
     first = optimizers[0].defaults
     parts: dict[str, Any] = Parts.from_group(first)._asdict()
-    settings = {name: first[name] for name in ("weight_decay", "decoupled_weight_decay", *OPTIONS)}
+    settings = {name: first[name] for name in OPTIONS}
     return AIM(groups, first["lr"], **parts, **settings)

@@ -14,7 +14,8 @@ from aimopt import AIM, FixedPoint, Relativistic
 from aimopt.kernels import program_of
 from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.program import Program
-from aimopt.parts.component import Geometry, Parts, State, StepCount
+from aimopt.parts.component import Geometry, State, StepCount
+from aimopt.parts.composition import Parts
 from optimizer_driver import assert_same
 
 PLAIN: dict[str, Any] = dict(foreach=False, fused=False)

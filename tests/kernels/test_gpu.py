@@ -17,7 +17,7 @@ from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.memory import GroupMemory
 from aimopt.kernels.program import Program, StepNumbers
 from aimopt.optimizers import NAMED
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from optimizer_driver import NEEDS_MATRICES, advance, assert_same, count_paths, flat, parameters, push
 from triton_interpreter import (  # noqa: F401 (a fixture)
     PLAIN,

@@ -12,7 +12,8 @@ import aimopt
 from aimopt import AIM, EMA, Adaptive, Euclidean, kernels
 from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Geometry, Parts, State, StepCount, zeros
+from aimopt.parts.component import Geometry, State, StepCount, zeros
+from aimopt.parts.composition import Parts
 from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
 
 
@@ -43,12 +44,10 @@ def test_radar_reads_and_writes_the_memory_of_adam_once() -> None:
 
 
 @pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
-@pytest.mark.parametrize("decoupled", [True, False, "proximal"])
-def test_registers_are_filled_before_they_are_read_and_the_gradient_is_not_written(
-    Optimizer: Any, decoupled: Any
-) -> None:
+@pytest.mark.parametrize("decay", ["Decoupled", "Coupled", "Proximal", "CautiousDecay", "Corrected"])
+def test_registers_are_filled_before_they_are_read_and_the_gradient_is_not_written(Optimizer: Any, decay: str) -> None:
     optimizer = Optimizer(parameters(), weight_decay=0.1)
-    optimizer.param_groups[0]["decoupled_weight_decay"] = decoupled
+    optimizer.param_groups[0]["decay"] = decay
     found = fused(optimizer)
     filled = set(range(len(found.streams)))
     for instruction in found.code:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import aimopt
 from aimopt import EMA, AdanPair, FixedPoint, HeavyBall, QuasiHyperbolic, theory
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.parts.filters import OnePole
 
 NAMES = ("L", "sigma2", "nu_min", "nu_max", "lr", "ell", "beta1", "gamma")

@@ -31,7 +31,8 @@ from aimopt import (
     Sign,
     theory,
 )
-from aimopt.parts.component import Filter, Parts, State, StepCount, Transfer
+from aimopt.parts.component import Filter, State, StepCount, Transfer
+from aimopt.parts.composition import Parts
 from aimopt.parts.filters import Coefficients, OnePole
 
 Make = Callable[[list[Tensor]], AIM]
@@ -225,7 +226,7 @@ def test_every_filter_does_what_it_declares(filter: Filter) -> None:
     """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
     quiet, after = 1200, 60
     buffers = Parts(filter, Euclidean(), Direct()).buffers()
-    state = {name: initial.make(torch.zeros(1)).double() for name, initial in buffers.items()}
+    state = {name: initial.start(torch.zeros(1), torch.zeros(1)).double() for name, initial in buffers.items()}
     got = []
     for k in range(quiet + after):
         g = torch.full((1,), float(k == quiet), dtype=torch.float64)

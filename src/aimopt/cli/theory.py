@@ -91,7 +91,7 @@ def _response(arguments: argparse.Namespace) -> None:
 
 
 def _stability_limit(optimizer: "AIM") -> str:
-    from aimopt.parts.component import Parts
+    from aimopt.parts.composition import Parts
     from aimopt.theory import quadratic
 
     geometry = Parts.from_group(optimizer.param_groups[0]).geometry

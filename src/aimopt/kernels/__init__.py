@@ -34,7 +34,7 @@ from aimopt.kernels.program import (
     with_inputs,
 )
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 
 
 def status() -> dict[str, str]:

@@ -106,6 +106,7 @@ _SHARED = (
         "({a} > 0).to({T}) - ({a} < 0).to({T})",
         on_numbers=lambda a: float((a > 0) - (a < 0)),
     ),
+    Operation("floor", "std::floor({a})", "tl.floor({a})", on_numbers=math.floor),
     Operation("exp", "std::exp({a})", "tl.exp({a})", vectorized=False, on_numbers=math.exp),
     Operation("log", "std::log({a})", "tl.log({a})", vectorized=False, on_numbers=math.log),
     Operation("tanh", "std::tanh({a})", "tanh({a})", vectorized=False, on_numbers=math.tanh),

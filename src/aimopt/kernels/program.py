@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import fields
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor
@@ -24,7 +23,7 @@ from torch import Tensor
 from aimopt.kernels.layout import MAX_REGISTERS
 from aimopt.kernels.peephole import Drafts, draft
 from aimopt.kernels.symbols import Graph, Node, Number, Untraceable
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.step.move import GROUP_KEYS, Move
 
 STEP, LR, SCALE = "step", "lr", "grad_scale"
@@ -63,9 +62,6 @@ class StepNumbers(NamedTuple):
     inputs: tuple[float, ...] = ()  # the values of the program's inputs
 
 
-_values_of = itemgetter(*GROUP_KEYS)
-
-
 class ProgramKey(NamedTuple):
     """Everything that determines the program of a step: equal keys have equal programs."""
 
@@ -76,7 +72,7 @@ class ProgramKey(NamedTuple):
     @classmethod
     def from_group(cls, parts: Parts, group: dict[str, Any], *, scaled: bool = False) -> "ProgramKey":
         """The key of a parameter group's step."""
-        return cls(parts, _values_of(group), scaled)
+        return cls(parts, tuple([group[name] for name in GROUP_KEYS]), scaled)
 
 
 def changed_numbers(before: Parts, after: Parts) -> frozenset[Field]:
@@ -111,6 +107,8 @@ def fuse(key: ProgramKey) -> Program:
     parts = with_inputs(key.parts, inputs, lambda field: graph.number(".".join(field)))
     buffers = parts.buffers()
     scalars = [name for name, initial in buffers.items() if initial.scalar]
+    if shaped := [name for name, initial in buffers.items() if initial.shaped]:
+        raise Untraceable(f"its state {shaped[0]!r} does not have the shape of the parameter")
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
     group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR)}

@@ -24,7 +24,7 @@ from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
 from aimopt.optimizers import NAMED
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.step.options import OPTIONS
 
 FILE = Path(header.__file__).with_name("kernels.inc")

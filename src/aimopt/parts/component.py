@@ -1,13 +1,17 @@
-"""The three axes of an optimizer, and the equation they share.
+"""The axes of an optimizer, and the equation they share.
 
-Every optimizer of this package is a filter, a geometry and a correction. One step of one parameter is
+Every optimizer of this package is a filter, a geometry and a correction; and a decay and an iterate, which most leave
+at their defaults. One step of one parameter is
 
-    m, g_metric = filter.update(state, g, t)                     the multiplier: an estimate of the gradient
+    m, g_metric = filter.update(state, decay.gradient(g, θ), t)  the multiplier: an estimate of the gradient
     metric      = geometry.update(state, g_metric, t, pole)      the shape of the step, learned from gradients
     P(x)        = geometry.apply(x, metric)
-    θ⁺          = θ − correction.displacement(P, m, ĝ, …)        η·P(m) + ℓ·P(ĝ − m), or a part of it
+    d           = correction.displacement(P, m, ĝ, …)            η·P(m) + ℓ·P(ĝ − m), or a part of it
+    d, s        = decay.terms(θ, d, η)                           the shrinkage s of θ: weight decay
+    θ⁺          = iterate.descend(θ, d, s)                       θ·(1−s) − d, or a step of another sequence
 
-For example RADAR is `GradientDifference` + `Relativistic` + `FixedPoint`, Lion is `Lookback` + `Sign` + `Direct`.
+For example RADAR is `GradientDifference` + `Relativistic` + `FixedPoint`, Lion is `Lookback` + `Sign` + `Direct`, both
+with `Decoupled` and `Last`.
 
 A component is a frozen dataclass. Its fields are its hyperparameters. They are stored as plain values in the parameter
 group, next to `lr`, so that schedulers, trainers and checkpoints see them; the component is read back from the group
@@ -21,7 +25,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from inspect import isabstract
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
@@ -39,10 +42,21 @@ class Initial:
 
     make: Callable[[Tensor], Tensor]
     scalar: bool = False  # one number per parameter, stored on the device of the step count
+    shaped: bool = False  # `make` decides the shape, such as that of a matrix's factor; such a step is not fused
+    of_parameter: bool = False  # `make` gets the parameter instead of the gradient
+
+    def start(self, gradient: Tensor, p: Tensor) -> Tensor:
+        """The first value of this buffer."""
+        return self.make(p if self.of_parameter else gradient)
+
+    def shape_for(self, p: Tensor) -> torch.Size:
+        """The shape of this buffer for a parameter."""
+        return self.make(torch.empty_like(p, device="meta")).shape if self.shaped else p.shape
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
 first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
+first_parameter = Initial(lambda p: p.clone(memory_format=torch.preserve_format), of_parameter=True)
 
 
 def scalar(value: float) -> Initial:
@@ -62,6 +76,11 @@ def is_finite(value: Any) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer too large for a float
         return False
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a hyperparameter is known to be zero; it may also be a symbol, when a kernel is made."""
+    return isinstance(value, (int, float)) and value == 0
 
 
 # The state key of the previous step's gradient. Parts that declare this buffer read it; the step writes it at its end.
@@ -218,6 +237,69 @@ class Correction(Component):
         return iter(())
 
 
+@dataclass(frozen=True)
+class Decay(Component):
+    """Pulls the parameters towards zero, or holds them at a norm."""
+
+    axis = "decay"
+    weight_decay: float = 0.0
+    takes_coefficient: ClassVar[bool] = True  # whether `weight_decay` has a meaning
+    affine: ClassVar[bool] = True  # θ⁺ = a·θ − displacement, with an a that does not depend on the displacement
+    projects: ClassVar[bool] = False  # whether `project` moves the parameters
+
+    def __post_init__(self) -> None:
+        if not is_finite(self.weight_decay) or self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be a finite number ≥ 0, got {self.weight_decay!r}")
+
+    def gradient(self, g: Tensor, p: Tensor) -> Tensor:
+        """The gradient of the objective, with what this decay adds to the objective."""
+        return g
+
+    def terms(
+        self, p: Tensor, displacement: Tensor, rate: float | Tensor, state: State
+    ) -> tuple[Tensor, float | Tensor | None]:
+        """The displacement d and the shrinkage s of the step θ ← θ·(1−s) − d; None if nothing shrinks."""
+        return displacement, None
+
+    def project(self, p: Tensor, rate: float | Tensor, state: State) -> None:
+        """Move the parameters once more, after the displacement."""
+
+
+class Iterate(Component):
+    """Decides which sequence of points the displacement moves, and at which point the model is evaluated."""
+
+    axis = "iterate"
+    moves_elsewhere: ClassVar[bool] = False  # whether the displacement moves another point than the parameters
+
+    def descend(self, step: "Descent") -> None:
+        """Move the parameters by a displacement."""
+        step.move(step.p)
+
+    def observe(self, state: State, p: Tensor, t: StepCount) -> None:
+        """Take note of the point that the step has reached, or change it."""
+
+    def evaluation_point(self, state: State, p: Tensor) -> Tensor | None:
+        """The point at which the model is to be evaluated; None if it is the parameters."""
+        return None
+
+
+class Descent(NamedTuple):
+    """The inputs of one descent θ ← θ·(1−s) − d."""
+
+    p: Tensor
+    displacement: Tensor
+    shrinkage: float | Tensor | None
+    rate: float | Tensor  # the learning rate of the group
+    t: StepCount
+    state: State
+
+    def move(self, point: Tensor) -> None:
+        """Move a point in place."""
+        if self.shrinkage is not None:
+            point.mul_(1 - self.shrinkage)
+        point.sub_(self.displacement)
+
+
 class DisplacementInputs(NamedTuple):
     """The inputs from which a correction computes one displacement."""
 
@@ -228,6 +310,7 @@ class DisplacementInputs(NamedTuple):
     lr: float | Tensor
     pole: float
     state: State
+    p: Tensor  # θ
 
     def P(self, x: Tensor) -> Tensor:
         """The geometry's map."""
@@ -254,109 +337,3 @@ class Attempt(Protocol):
 
     def gradient(self) -> Tensor:
         """The gradient of the last evaluation of the closure."""
-
-
-class Parts(NamedTuple):
-    """One choice on every axis: an optimizer."""
-
-    filter: Filter
-    geometry: Geometry
-    correction: Correction
-
-    def buffers(self) -> dict[str, Initial]:
-        """The state of one parameter, except its step count."""
-        return {
-            name: initial if isinstance(initial, Initial) else Initial(initial)
-            for part in self
-            for name, initial in part.buffers().items()
-        }
-
-    def validate(self) -> None:
-        """Refuse a combination that makes no sense, and say what to use instead."""
-        names = " + ".join(type(part).__name__ for part in self)
-        if self.filter.gain != 1.0 and not self.geometry.linear:
-            raise ValueError(
-                f"{names}: {type(self.geometry).__name__} ignores the size of m, so the sum of "
-                f"{type(self.filter).__name__} would only multiply lr by {self.filter.gain:g}; "
-                "use HeavyBall(momentum, normalized=True) or EMA"
-            )
-        for name, initial in self.buffers().items():
-            if not callable(initial.make):
-                raise ValueError(
-                    f"{names}: buffers() must say how {name!r} starts, got {initial.make!r}; use torch.zeros_like, or "
-                    "zeros, first_gradient and scalar(1.0) from aimopt.parts.component"
-                )
-        missing = [name for name in self.geometry.reads if name not in self.filter.buffers()]
-        if missing:
-            raise ValueError(
-                f"{names}: {type(self.geometry).__name__} measures gradients against the filter's {missing[0]!r}, "
-                f"which {type(self.filter).__name__} does not keep; use EMA, GradientDifference or QuasiHyperbolic"
-            )
-        if self.correction.solves_linear_system and not self.geometry.linear:
-            raise ValueError(
-                f"{names}: {type(self.correction).__name__} solves a linear system and "
-                f"{type(self.geometry).__name__} is not linear; use FixedPoint(iterations=…) or Secant"
-            )
-
-    def to_group(self) -> dict[str, Any]:
-        """The plain values that describe these parts in a parameter group."""
-        group: dict[str, Any] = {}
-        for part in self:
-            group[part.axis] = type(part).__name__
-            for name, value in part.hyperparameters().items():
-                if group.setdefault(name, value) != value:
-                    raise ValueError(
-                        f"{type(part).__name__} has {name}={value!r} and another part has {group[name]!r}; a parameter "
-                        f"group stores one {name} for both: pass the same value to both"
-                    )
-        if self.filter.betas:
-            group["betas"] = (*self.filter.beta_values(), *self.geometry.beta_values())
-        else:  # no `betas` without a β1: schedulers cycle its first entry
-            group.update(zip(self.geometry.betas, self.geometry.beta_values(), strict=True))
-        return group
-
-    @classmethod
-    def from_group(cls, group: dict[str, Any]) -> "Parts":
-        """The parts that a parameter group describes. They are cached by value, because every step reads them."""
-        classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
-        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes)])
-        try:
-            return _parts(classes, values)
-        except TypeError:  # an unhashable value is invalid: building the part raises the error that says so
-            return _parts.__wrapped__(classes, values)
-
-
-AXES: dict[str, type[Component]] = {axis.axis: axis for axis in (Filter, Geometry, Correction)}
-assert tuple(AXES) == Parts._fields
-_ABSENT = "(absent)"
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-@lru_cache(maxsize=256)
-def _keys(classes: tuple[type[Component], ...]) -> tuple[str, ...]:
-    """The group keys from which parts of these classes are read."""
-    names = [f.name for part in classes for f in fields(part) if f.name not in part.betas]
-    filter, geometry, _ = classes
-    return tuple(dict.fromkeys(names + (["betas"] if filter.betas else list(geometry.betas))))
-
-
-@lru_cache(maxsize=4096)
-def _parts(classes: tuple[type[Component], ...], values: tuple[Any, ...]) -> Parts:
-    group = {name: value for name, value in zip(_keys(classes), values, strict=True) if value is not _ABSENT}
-    filter, geometry, _ = classes
-    names = (*filter.betas, *geometry.betas)
-    if filter.betas and "betas" in group:
-        betas = group.pop("betas")
-        if not isinstance(betas, tuple) or len(betas) != len(names):
-            raise ValueError(f"betas must be the {len(names)} numbers ({', '.join(names)}), got {betas!r}")
-        beta_values = [betas[: len(filter.betas)], betas[len(filter.betas) :], ()]
-    else:
-        beta_values = [(), tuple(group[name] for name in geometry.betas if name in group), ()]
-    built = []
-    for part, values_of_part in zip(classes, beta_values, strict=True):
-        arguments = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
-        built.append(part(**arguments, **dict(zip(part.betas, values_of_part, strict=False))))
-    return Parts(*built)  # type: ignore[arg-type]

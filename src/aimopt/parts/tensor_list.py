@@ -143,6 +143,18 @@ def sqrt(x: Any) -> Any:
     return math.sqrt(x) if isinstance(x, (int, float)) else x.sqrt()
 
 
+def at_most(x: Any, limit: float) -> Any:
+    """The smaller one of a number, or of each number of a tensor or list, and the limit."""
+    return min(x, limit) if isinstance(x, (int, float)) else x.clamp(max=limit)
+
+
+def is_multiple(t: Any, k: int) -> Any:
+    """1 if the step count is a multiple of k, otherwise 0. Exact in the dtype of the count."""
+    if isinstance(t, (int, float)):
+        return float(t % k == 0)
+    return (t - (t / k).floor() * k == 0) * 1.0
+
+
 def inner(x: Any, y: Any) -> Tensor:
     """The inner product, summed over all tensors, as a 0-dim tensor: nothing waits for the device."""
     if isinstance(x, TensorList):

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Initial, Parts, State, StepCount, scalar_dtype
+from aimopt.parts.component import Initial, State, StepCount, scalar_dtype
+from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
 
@@ -77,32 +78,37 @@ def begin_state(
     state: State,
     p: Tensor,
     group: dict[str, Any],
-    buffers: dict[str, Initial],
+    parts: Parts,
     scalar_device: torch.device,
     grad_scale: Tensor | None,
 ) -> None:
     """Make the state that a parameter lacks: all of it at first, or the buffers of a part that was chosen later."""
+    buffers = parts.buffers()
     if state.keys() >= {"step", *buffers}:
         return
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalar_device))
     assert p.grad is not None
     raw = to_working_dtype(p.grad) if grad_scale is None else to_working_dtype(p.grad) / grad_scale
-    g = gradient(to_working_dtype(p), raw, group)
+    g = gradient(to_working_dtype(p), raw, group, parts)
     if g.stride() != p.stride() and not p.is_complex():
         g = torch.empty_like(p, dtype=g.dtype).copy_(g)  # state has the memory layout of its parameter
     for name, initial in buffers.items():
         if name in state:
             continue
-        value = initial.make(g)
+        value = initial.start(g, to_working_dtype(p))
         if initial.scalar:
             state[name] = value.to(scalar_device)
+        elif p.is_complex() and not initial.shaped:
+            state[name] = torch.view_as_complex(value)
         else:
-            state[name] = torch.view_as_complex(value) if p.is_complex() else value.to(state_dtype(p, group))
+            state[name] = value.to(state_dtype(p, group, initial))
 
 
-def state_dtype(p: Tensor, group: dict[str, Any]) -> torch.dtype:
-    """The dtype of a parameter's state buffers in this group."""
-    if group["state_dtype"] is not None and not p.is_complex():
+def state_dtype(p: Tensor, group: dict[str, Any], initial: Initial) -> torch.dtype:
+    """The dtype of a parameter's state buffer in this group."""
+    if initial.shaped and p.is_complex():
+        return p.real.dtype
+    if group["state_dtype"] is not None and not p.is_complex() and not initial.shaped:
         return cast(torch.dtype, getattr(torch, group["state_dtype"]))
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 

@@ -1,9 +1,9 @@
 """A move: the step of one parameter, or of a list of parameters, from θ to θ⁺.
 
-`Move` is the only statement of the step, in the arithmetic of the three parts:
+`Move` is the only statement of the step, in the arithmetic of the parts:
 
     move = Move(parts, group, p, g, state, t)    filter and geometry have observed the gradient
-    move.go()                                    θ⁺ = θ − displacement, decay included
+    move.go()                                    θ⁺ = θ·(1 − shrinkage) − displacement
 
 A `Bucket` holds the tensors of a move: those of one parameter, or as a `TensorList` those of all parameters of a group
 with the same device, dtype and step count.
@@ -15,17 +15,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import PREVIOUS_GRADIENT, DisplacementInputs, Parts, State, StepCount
+from aimopt.parts.component import PREVIOUS_GRADIENT, Descent, DisplacementInputs, State, StepCount
+from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
 from aimopt.step.precision import round_stochastically
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
-GROUP_KEYS = (
-    "weight_decay",
-    "decoupled_weight_decay",
-    *(name for name, option in OPTIONS.items() if option.in_arithmetic),
-)
+GROUP_KEYS = tuple(name for name, option in OPTIONS.items() if option.in_arithmetic)
 
 
 def to_working_dtype(x: Tensor) -> Tensor:
@@ -35,12 +32,10 @@ def to_working_dtype(x: Tensor) -> Tensor:
     return x.float() if x.dtype in LOW_PRECISION else x
 
 
-def gradient(p: Tensor, raw: Tensor, group: dict[str, Any]) -> Tensor:
+def gradient(p: Tensor, raw: Tensor, group: dict[str, Any], parts: Parts) -> Tensor:
     """The gradient of the objective that is minimized, coupled weight decay included."""
     g = -raw if group["maximize"] else raw
-    if group["weight_decay"] != 0 and group["decoupled_weight_decay"] is False:
-        g = g + p * group["weight_decay"]
-    return g
+    return parts.decay.gradient(g, p)
 
 
 class Move:
@@ -48,47 +43,45 @@ class Move:
 
     def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: StepCount):
         self.parts, self.group, self.p, self.state, self.t = parts, group, p, state, t
-        self.g = gradient(p, raw, group)
+        self.g = gradient(p, raw, group, parts)
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        filter, geometry, _ = parts
-        self.lr = self.rate * filter.gain
-        buffers_before = dict(state)
-        self.m, g_metric = filter.update(state, self.g, t)
-        self.metric = geometry.update(state, g_metric, t, filter.pole)
-        for name, buffer in buffers_before.items():
-            if state[name] is not buffer:  # the part assigned a new tensor instead of writing in place
-                state[name] = buffer.copy_(state[name])
+        self.lr = self.rate * parts.filter.gain
+        self._buffers_before = dict(state)
+        self.m, g_metric = parts.filter.update(state, self.g, t)
+        self.metric = parts.geometry.update(state, g_metric, t, parts.filter.pole)
+        self._keep_buffers()
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
-        filter, geometry, _ = self.parts
-        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, filter.pole, self.state)
+        pole = self.parts.filter.pole
+        return DisplacementInputs(self.parts.geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self.p)
 
     def go(self) -> Tensor:
         """Decay, step, store the gradient; return the displacement."""
         displacement = self.parts.correction.displacement(self.displacement_inputs())
         self.move_by(displacement)
-        self.store_gradient()
+        self.finish()
         return displacement
-
-    @property
-    def decays_first(self) -> bool:
-        """Whether θ is decayed before the step."""
-        return self.group["weight_decay"] != 0 and self.group["decoupled_weight_decay"] is True
 
     def move_by(self, displacement: Tensor) -> None:
         """Move the parameters from θ to θ⁺, decay included."""
-        decay = self.group["weight_decay"]
-        if self.decays_first:
-            self.p.mul_(1 - self.rate * decay)
-        self.p.sub_(displacement)
-        if decay != 0 and self.group["decoupled_weight_decay"] == "proximal":
-            self.p.div_(1 + self.rate * decay)
+        decay, state = self.parts.decay, self.state
+        d, shrinkage = decay.terms(self.p, displacement, self.rate, state)
+        self.parts.iterate.descend(Descent(self.p, d, shrinkage, self.rate, self.t, state))
+        decay.project(self.p, self.rate, state)
 
-    def store_gradient(self) -> None:
-        """Store the gradient for the next step, if a part declares that buffer."""
+    def finish(self) -> None:
+        """Accept the point, and store the gradient for the next step if a part declares that buffer."""
+        self.parts.iterate.observe(self.state, self.p, self.t)
         if PREVIOUS_GRADIENT in self.state:
             self.state[PREVIOUS_GRADIENT].copy_(self.g)
+        self._keep_buffers()
+
+    def _keep_buffers(self) -> None:
+        """Copy what a part assigned as a new tensor into the buffer that it should have written in place."""
+        for name, buffer in self._buffers_before.items():
+            if self.state[name] is not buffer:
+                self.state[name] = buffer.copy_(self.state[name])
 
 
 class Bucket(NamedTuple):

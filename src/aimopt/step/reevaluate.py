@@ -52,7 +52,8 @@ class BucketAttempt:
     @property
     def decays_first(self) -> bool:
         """Whether θ is decayed before the displacement."""
-        return self.move.decays_first
+        decay = self.bucket.parts.decay
+        return decay.terms(self._theta, self._theta, self.move.rate, self.move.state)[1] is not None
 
     def place(self, displacement: Tensor) -> None:
         """Move the parameters to the point that this displacement leads to from θ."""
@@ -63,11 +64,12 @@ class BucketAttempt:
 
     def gradient(self) -> Tensor:
         """The gradient of the last evaluation, coupled weight decay included."""
-        return gradient(self.move.p, self.bucket.present_gradient(), self.move.group)
+        return gradient(self.move.p, self.bucket.present_gradient(), self.move.group, self.bucket.parts)
 
     def finish(self) -> None:
         """Accept the point and store the state."""
-        self.move.store_gradient()
+        self.move.finish()
+        self.bucket.store_params(self.move)
         self.bucket.store_state(self.move)
 
     def undo(self) -> None:

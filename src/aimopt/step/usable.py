@@ -19,6 +19,7 @@ from aimopt.step.gather import Gathered
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
 DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
+NO_SHAPES: Mapping[str, torch.Size] = {}
 IF_REPLACED = "if you replaced its data, compute its gradient again and remove its state (del optimizer.state[p])"
 
 
@@ -30,13 +31,15 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
     """Raise `Unusable` for the first parameter that cannot be stepped; it names the optimizer's class."""
     buffers = gathered.parts.buffers()
     scalar_names = {"step", *(name for name, initial in buffers.items() if initial.scalar)}
+    shaped = {name: initial for name, initial in buffers.items() if initial.shaped}
     matrices_only = gathered.parts.geometry.matrices_only
     states = gathered.states() if gathered.state else [{}] * len(gathered.params)
     for i, (p, grad, state) in enumerate(zip(gathered.params, gathered.grads, states, strict=True)):
         tensors = {name: x for name, x in state.items() if name not in scalar_names}
         scalars = {name: x for name, x in state.items() if name in scalar_names}
         ordinary = _are_ordinary(p, grad, tensors.values()) and all(map(_is_ordinary_scalar, scalars.values()))
-        reason = None if ordinary else why_unusable(p, grad, tensors, scalars)
+        shapes = {} if ordinary else {name: initial.shape_for(p) for name, initial in shaped.items()}
+        reason = None if ordinary else why_unusable(p, grad, tensors, scalars, shapes)
         if reason is None and matrices_only and p.ndim < 2:
             geometry = type(gathered.parts.geometry).__name__
             reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices")
@@ -75,13 +78,26 @@ def refusal(gathered: Gathered, i: int, optimizer: str, reason: Reason) -> Unusa
     return Unusable(f"{optimizer}.step: {gathered.name_of(i)} cannot be stepped: {reason}")
 
 
-def why_unusable(p: Tensor, grad: Tensor, buffers: Mapping[str, Any], scalars: Mapping[str, Any]) -> Reason | None:
-    """Why a parameter cannot be stepped, or None: everything that torch would notice too late or not at all."""
-    return next((reason for reason in _reasons(p, grad, buffers, scalars) if reason is not None), None)
+def why_unusable(
+    p: Tensor,
+    grad: Tensor,
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, Any],
+    shapes: Mapping[str, torch.Size] = NO_SHAPES,
+) -> Reason | None:
+    """Why a parameter cannot be stepped, or None: everything that torch would notice too late or not at all.
+
+    `shapes` are those of the buffers that do not have the parameter's shape.
+    """
+    return next((reason for reason in _reasons(p, grad, buffers, scalars, shapes) if reason is not None), None)
 
 
 def _reasons(
-    p: Tensor, grad: Tensor, buffers: Mapping[str, Any], scalars: Mapping[str, Any]
+    p: Tensor,
+    grad: Tensor,
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, Any],
+    shapes: Mapping[str, torch.Size],
 ) -> Iterator[Reason | None]:
     if torch._C._functorch.is_batchedtensor(grad) and not torch._C._functorch.is_batchedtensor(p):
         yield Reason("its gradient is one of a batch in torch.vmap; call step outside of torch.vmap, with one gradient")
@@ -97,7 +113,7 @@ def _reasons(
         if not isinstance(x, Tensor):
             yield Reason(f"{name} is a {type(x).__name__}, not a tensor")
         yield _of_another_kind(name, x, p)
-        yield _unreadable(name, x, p)
+        yield _unreadable(name, x, p, shapes.get(key))
         yield _unwritable(name, x)
     for key, x in scalars.items():
         name = f"its state {key!r}"
@@ -119,19 +135,19 @@ def _of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
     return Reason(f"{name} is a {kind} and the parameter is not; use one from outside the mode or transform")
 
 
-def _unreadable(name: str, x: Tensor, p: Tensor) -> Reason | None:
-    if x.shape != p.shape:
-        other = name.replace("its", "the")
-        return Reason(f"it has shape {tuple(p.shape)} and {other} {tuple(x.shape)}; {IF_REPLACED}")
+def _unreadable(name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None) -> Reason | None:
+    other = name.replace("its", "the")
+    if x.shape != (p.shape if shape is None else shape):
+        expected = "" if shape is None else f" instead of {tuple(shape)}"
+        return Reason(f"it has shape {tuple(p.shape)} and {other} {tuple(x.shape)}{expected}; {IF_REPLACED}")
     if x.device != p.device:
-        other = name.replace("its", "the")
         return Reason(f"it is on {p.device} and {other} on {x.device}; move them to the same device")
     if x.layout != torch.strided and is_plain(type(x)):
         return Reason(f"{name} has layout {x.layout}, and only strided tensors can be stepped; use .to_dense()")
     if x.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         return Reason(f"{name} has dtype {x.dtype}, and only {known} can be stepped")
-    if x.is_complex() != p.is_complex():
+    if x.is_complex() != (p.is_complex() and shape is None):
         return Reason(f"{name} has dtype {x.dtype}, which does not fit a parameter of dtype {p.dtype}")
     return why_too_short(name, x)
 

@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.step.move import Move, to_working_dtype
 from aimopt.theory.lyapunov import Certificate, certificate, certificate_of
 
@@ -209,7 +209,7 @@ def _next_scale(parts: Parts, group: dict[str, Any], theta: Tensor, g: Tensor, s
     """1/R of the step after `state`: a move observes the gradient on copies, and does not go."""
     t = float(state.get("step", 0.0)) + 1
     copies = {
-        name: to_working_dtype(state[name]).clone() if name in state else initial.make(g)
+        name: to_working_dtype(state[name]).clone() if name in state else initial.start(g, theta)
         for name, initial in parts.buffers().items()
     }
     move = Move(parts, group, theta, g, copies, t)

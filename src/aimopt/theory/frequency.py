@@ -19,7 +19,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, signal
 
-from aimopt.parts.component import Correction, Parts, Transfer
+from aimopt.parts.component import Correction, Transfer
+from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
 from aimopt.step.move import Move
@@ -27,7 +28,7 @@ from aimopt.step.options import with_defaults
 from aimopt.theory.linear_step import LinearStep, Source, linear_step, roots
 
 Floats = NDArray[np.float64]
-PLAIN_DESCENT = {"weight_decay": 0.0, "decoupled_weight_decay": True, **with_defaults({})}  # a parameter group
+PLAIN_DESCENT = with_defaults({})  # a parameter group
 
 
 class Grid(NamedTuple):
@@ -157,7 +158,7 @@ class Response:
         scaled_lr = 1.0 if math.isnan(step.lr) else step.scaled_lr
         group = {**PLAIN_DESCENT, "lr": scaled_lr / step.filter.gain}
         impulses = torch.eye(steps, dtype=torch.float64)
-        state = {name: initial.make(impulses[0]).double() for name, initial in parts.buffers().items()}
+        state = {name: initial.start(impulses[0], impulses[0]).double() for name, initial in parts.buffers().items()}
         directions = []
         for t, g in enumerate(impulses, start=1):
             displacement = Move(parts, group, torch.zeros_like(g), g, state, t).go()

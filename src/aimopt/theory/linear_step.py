@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Correction, Filter, Geometry, Parts, Transfer
+from aimopt.parts.component import Correction, Filter, Geometry, Transfer
+from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
 
@@ -123,7 +124,7 @@ def linear_step(
         parts = parts._replace(correction=correction)
     named_parts = (part for part in (parts.filter, parts.correction) if not isinstance(part, Direct))
     name = name or " + ".join(type(part).__name__ for part in named_parts)
-    return LinearStep(*parts, math.nan if lr is None else lr, name)
+    return LinearStep(*parts[:3], math.nan if lr is None else lr, name)
 
 
 def _parts(source: Source, group: int) -> Parts:

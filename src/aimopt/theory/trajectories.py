@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Parts
+from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct, FixedPoint, Secant
 from aimopt.parts.filters import EMA, GradientDifference
 from aimopt.parts.geometries import Euclidean, Relativistic, Sign, Spectral

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "1e65b13ffd2dd983"
+#define AIMOPT_LAYOUT "e615ec8e1dda46d2"
 
 namespace aimopt {
 
@@ -42,12 +42,13 @@ enum class Op : int32_t {
     sqrt = 19,
     abs = 20,
     sign = 21,
-    exp = 22,
-    log = 23,
-    tanh = 24,
-    load = 25,
-    store = 26,
-    store_stochastic = 27,
+    floor = 22,
+    exp = 23,
+    log = 24,
+    tanh = 25,
+    load = 26,
+    store = 27,
+    store_stochastic = 28,
 };
 enum class UniformOp : int32_t {
     add = 0,
@@ -63,9 +64,10 @@ enum class UniformOp : int32_t {
     sqrt = 10,
     abs = 11,
     sign = 12,
-    exp = 13,
-    log = 14,
-    tanh = 15,
+    floor = 13,
+    exp = 14,
+    log = 15,
+    tanh = 16,
 };
 enum class Isa : int32_t { baseline, avx2, avx512, neon };
 constexpr size_t kMaxRegisters = 64;

@@ -1,0 +1,44 @@
+"""Evaluation: put parameters where their model is to be evaluated, and back to the bit.
+
+    enter(group, state)      parameters are at their iterate's point of evaluation, for example an average
+    leave(group, state)      parameters are where training goes on
+
+The points of training are kept in the state meanwhile, so that a checkpoint that is written then holds both.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from aimopt.parts.component import State
+from aimopt.parts.composition import Parts
+from aimopt.step.move import to_working_dtype
+
+TRAIN_MODE = "train_mode"  # the key of a group, as in the package schedulefree
+TRAINING_POINT = "training_point"  # the state key
+
+
+def enter(group: dict[str, Any], states: Mapping[Tensor, State]) -> None:
+    """Move the parameters of a group to their point of evaluation. Does nothing if that is where they are."""
+    parts = Parts.from_group(group)
+    if not group[TRAIN_MODE]:
+        return
+    for p in group["params"]:
+        state = states.get(p, {})
+        if not state.keys() >= parts.iterate.buffers().keys() or "step" not in state:
+            continue  # a parameter without a gradient so far
+        working = {name: to_working_dtype(value) for name, value in state.items()}
+        point = parts.iterate.evaluation_point(working, to_working_dtype(p))
+        if point is not None:
+            state[TRAINING_POINT] = p.detach().clone()
+            (to_working_dtype(p) if p.is_complex() else p).copy_(point)
+            group[TRAIN_MODE] = False
+
+
+def leave(group: dict[str, Any], states: Mapping[Tensor, State]) -> None:
+    """Move the parameters of a group back to where training goes on."""
+    for p in group["params"]:
+        if TRAINING_POINT in states.get(p, {}):
+            p.copy_(states[p].pop(TRAINING_POINT))
+    group[TRAIN_MODE] = True
