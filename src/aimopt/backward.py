@@ -16,7 +16,7 @@ a thousand small parameters do not need a thousand calls of a kernel.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,6 @@ from aimopt.aim import AIM
 from aimopt.parts.component import is_finite
 from aimopt.parts.composition import Parts
 from aimopt.step.gather import parameter_name
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import GradBucket
 
 BUCKET_BYTES = 2**20  # a kernel takes longer for a bucket of this size than Python for its call
 
@@ -268,7 +265,8 @@ class InBackward:
         return parameter_name(self.optimizer.param_groups[index], i, f"group {index}")
 
 
-def average_and_move(state: tuple[InBackward, Any], bucket: "GradBucket") -> Future[Tensor]:
+# torch refuses an annotation that is a string, and builds without torch.distributed have no other.
+def average_and_move(state, bucket) -> Future[Tensor]:  # type: ignore[no-untyped-def]
     """The communication hook of DistributedDataParallel: its usual one, and then the step."""
     # A build of torch may lack torch.distributed.
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
