@@ -102,16 +102,17 @@ class GroupMemory:
     def _refuse_read_only(self, plain: Gathered, optimizer: str) -> None:
         """Raise if the process may not write to a tensor. Memory that was writable before is not checked again."""
         width = len(plain.state) // len(plain.params) if plain.params else 1
-        written = [x for x in plain.params + plain.state if x.is_cpu and x.numel()]
-        spans = set(zip(map(Tensor.data_ptr, written), map(extent, written), strict=True))
-        if not spans <= self._writable:
+        written = plain.params + plain.state
+        spans = [(x.data_ptr(), extent(x)) if x.is_cpu else (0, 0) for x in written]
+        unknown = [i for i, span in enumerate(spans) if span[1] and span not in self._writable]
+        if unknown:
             starts, ends = merge_spans(_read_only_mappings())
-            for i, x in enumerate(plain.params + plain.state):
-                if x.is_cpu and overlaps(x.data_ptr(), x.data_ptr() + extent(x), starts, ends):
+            for i in unknown:
+                if overlaps(spans[i][0], sum(spans[i]), starts, ends):
                     row = i if i < len(plain.params) else (i - len(plain.params)) // width
                     reason = Reason("it or its state is in read-only memory; use .clone()")
                     raise refusal(plain, row, optimizer, reason)
-        self._writable = spans
+        self._writable = {*spans}
 
 
 def _read_only_mappings() -> Iterator[tuple[int, int]]:
