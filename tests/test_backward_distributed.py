@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -85,5 +84,6 @@ def one_process(rank: int, folder: str) -> None:
 
 @pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
 def test_two_processes(tmp_path: Path) -> None:
-    mp.spawn(one_process, args=(str(tmp_path),), nprocs=RANKS)
+    start_processes: Any = torch.multiprocessing.spawn.start_processes
+    start_processes(one_process, args=(str(tmp_path),), nprocs=RANKS)
     assert len(list(tmp_path.glob("done*"))) == RANKS

@@ -88,22 +88,15 @@ class TrainTiming(NamedTuple):
 class Trainer:
     """A model in training, on the same batch in every step: the time does not depend on the data."""
 
-    def __init__(self, name: str, *, counts_gradients: bool = False, batch: int = BATCH, **size: int):
+    def __init__(self, name: str, *, batch: int = BATCH, **size: int):
         torch.manual_seed(0)
         self.model = GPT(**size)
-        self.gradient_peak_bytes = 0
-        for p in self.model.parameters() if counts_gradients else ():
-            p.register_post_accumulate_grad_hook(self._count_gradients)
         self.optimizer = OPTIMIZERS[name](self.model.parameters())
         if name == IN_BACKWARD:
             assert isinstance(self.optimizer, aimopt.AIM)
             aimopt.in_backward(self.optimizer, self.model)
         self.batch = torch.randint(VOCABULARY, (batch, CONTEXT + 1))
         self.pass_seconds: list[float] = []
-
-    def _count_gradients(self, _: Tensor) -> None:
-        present = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
-        self.gradient_peak_bytes = max(self.gradient_peak_bytes, present)
 
     def step(self) -> None:
         """Forward, backward, optimizer."""
@@ -150,10 +143,24 @@ def peak_memory(name: str, size: dict[str, int]) -> tuple[float, float]:
 
 
 def _train_and_measure(name: str, size: dict[str, int]) -> tuple[float, float]:
-    trainer = Trainer(name, counts_gradients=True, **size)
+    trainer = Trainer(name, **size)
     for _ in range(3):
         trainer.step()
-    return peak_bytes() / 2**20, trainer.gradient_peak_bytes / 2**20
+    return peak_bytes() / 2**20, _gradient_peak_bytes(trainer) / 2**20
+
+
+def _gradient_peak_bytes(trainer: Trainer) -> int:
+    """The most memory that gradients have at the same time in one step."""
+    params, peak = list(trainer.model.parameters()), 0
+
+    def count(arriving: Tensor) -> None:
+        nonlocal peak
+        peak = max(peak, arriving.nbytes + sum(p.grad.nbytes for p in params if p.grad is not None))
+
+    for p in params:
+        p.register_hook(count)  # before the gradient is complete, so before a step in backward
+    trainer.step()
+    return peak
 
 
 def table(rows: Sequence[TrainTiming]) -> str:
