@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import aimopt
@@ -84,6 +85,5 @@ def one_process(rank: int, folder: str) -> None:
 
 @pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
 def test_two_processes(tmp_path: Path) -> None:
-    start_processes: Any = torch.multiprocessing.spawn.start_processes
-    start_processes(one_process, args=(str(tmp_path),), nprocs=RANKS)
+    spawn(one_process, args=(str(tmp_path),), nprocs=RANKS)
     assert len(list(tmp_path.glob("done*"))) == RANKS
