@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: test test-all checks report demo lint format sanitize clean
+.PHONY: test test-all checks report docs demo lint format sanitize clean
 
 test: checks
 	$(BIN)/pytest -n auto --dist loadgroup
@@ -41,6 +41,11 @@ sanitize: $(VENV)/test.ready
 report: $(VENV)/language.ready $(VENV)/rl.ready
 	rm -rf build/results && mkdir -p build/results && tar -xf docs/results/mini.tar.xz -C build/results
 	$(BIN)/aimopt report build/results --out build/report
+
+# The site, to be opened as a file; NO_MKDOCS_2_WARNING: the theme's note about versions to come.
+docs: $(VENV)/docs.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo build/site/index.html
 
 demo: $(VENV)/lab.ready
 	$(BIN)/aimopt compare digits --scale demo --store build/demo

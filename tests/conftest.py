@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from aimopt.lab.results.store import Store
+from aimopt.testing import driving
 
 # Random configurations are new at every run, but in CI always the same: a change is judged by what it changed.
 settings.register_profile("ci", derandomize=True)
@@ -23,9 +24,8 @@ os.environ["AIMOPT_COMPILE"] = "0"
 @pytest.fixture
 def float64_scalars() -> Iterator[None]:
     """Step counts and the like in float64: as in torch, they are of the default dtype."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+    with driving.float64_scalars():
+        yield
 
 
 @pytest.fixture

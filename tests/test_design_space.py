@@ -11,9 +11,22 @@ import pytest
 import torch
 
 import aimopt
-from aimopt import AIM, Belief, ExactQuadratic, FixedPoint, HeavyBall, Relativistic, Sign, Spectral
+from aimopt import (
+    AIM,
+    Belief,
+    Cautious,
+    Eigenbasis,
+    ExactQuadratic,
+    FixedPoint,
+    HeavyBall,
+    Relativistic,
+    Sign,
+    Spectral,
+)
 from aimopt.parts.component import Component, Correction, Filter, Geometry, Initial, State, StepCount, scalar, zeros
-from optimizer_driver import MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
+from aimopt.parts.composition import Parts
+from aimopt.testing.paths import assert_paths_agree
+from optimizer_driver import MATRICES, advance, assert_same, closure_for, count_paths, drive, flat, parameters, push
 
 
 def final(axis: type[Component]) -> list[Any]:
@@ -25,8 +38,9 @@ GEOMETRIES = [
     *final(Geometry),
     Relativistic(order=2, zeta=None, max_iter=50, final_delta=2.0, amsgrad=True),
     Belief(rectify=False),
+    Eigenbasis(precondition_frequency=2),
 ]
-CORRECTIONS = [*final(Correction), FixedPoint(iterations=2)]
+CORRECTIONS = [*final(Correction), FixedPoint(iterations=2), Cautious(FixedPoint(), rescale=False)]
 CELLS = list(itertools.product(FILTERS, GEOMETRIES, CORRECTIONS))
 
 
@@ -45,18 +59,12 @@ def build(params: Any, cell: Any, **options: Any) -> AIM:
     return AIM(params, 0.01, filter=filter, geometry=geometry, correction=correction, **options)
 
 
-def closure_for(params: Any, step: int) -> Any:
-    def closure() -> torch.Tensor:
-        push(params, step)  # a pull to zero plus noise fixed by the step: the gradient of a quadratic
-        return flat(params).square().sum()
-
-    return closure
-
-
 def test_all_parts_are_tested() -> None:
-    assert {"EMA", "HeavyBall", "GradientDifference", "Lookback", "AdanPair"} <= set(map(name, FILTERS))
+    assert {"EMA", "HeavyBall", "GradientDifference", "Lookback", "AdanPair", "TwoSpeed", "VarianceReduced"} <= set(
+        map(name, FILTERS)
+    )
     assert {"Euclidean", "Adaptive", "Relativistic", "Belief", "Sign", "Spectral"} <= set(map(name, GEOMETRIES))
-    assert {"Direct", "FixedPoint", "MixThenMap", "Secant", "ExactQuadratic"} <= set(map(name, CORRECTIONS))
+    assert {"Direct", "FixedPoint", "MixThenMap", "Secant", "ExactQuadratic", "Cautious"} <= set(map(name, CORRECTIONS))
 
 
 @pytest.mark.parametrize("filter", FILTERS, ids=repr)
@@ -72,32 +80,9 @@ def test_every_composition_runs_equally_on_every_path_or_is_refused(filter: Any,
             with pytest.raises(ValueError, match=r"use "):
                 build(parameters(MATRICES), cell)
             continue
-        ends = []
-        fusible = not geometry.matrices_only and not correction.evaluates_again
-        options: dict[str, Any]
-        for options in (
-            {"foreach": False},
-            {"foreach": True},
-            {"capturable": True, "foreach": False},
-            {"capturable": True, "foreach": True},
-            {"fused": None},
-            {"fused": None, "capturable": True},
-        ):
-            params = parameters(MATRICES)
-            optimizer = build(params, cell, **options)
-            with count_paths() as paths:
-                for step in range(8):
-                    optimizer.step(closure_for(params, step))
-            if "foreach" in options:
-                assert set(paths) == {"foreach" if options["foreach"] else "plain"}
-            else:
-                assert ("fused" in paths) == fusible
-                assert not (fusible and set(paths) - {"fused"})
-            ends.append(flat(params))
-        assert ends[0].isfinite().all()
-        assert (ends[0] - flat(parameters(MATRICES))).abs().max() > 1e-3
-        for end in ends[1:]:
-            assert_same(end, ends[0], 1e-12)
+        whole_tensors = geometry.matrices_only or (isinstance(correction, Cautious) and correction.rescale)
+        fusible = not whole_tensors and not correction.evaluates_again
+        assert_paths_agree(Parts(*cell), fusible=fusible)
 
 
 def test_table_1_of_the_paper_can_be_constructed() -> None:
@@ -264,6 +249,13 @@ def test_a_zero_matrix_has_no_direction() -> None:
         (lambda: aimopt.QuasiHyperbolic(nu=-0.1), "nu must be"),
         (lambda: aimopt.ScheduledNesterov(momentum_decay=-1), "momentum_decay must be"),
         (lambda: aimopt.AdanPair(beta_difference=1), "beta_difference must be"),
+        (lambda: aimopt.TwoSpeed(beta_slow=1.0), "beta_slow must be"),
+        (lambda: aimopt.TwoSpeed(alpha=-1.0), "alpha must be"),
+        (lambda: aimopt.TwoSpeed(alpha_warmup=0), r"alpha_warmup must be an integer in \[1, ∞\), got 0"),
+        (lambda: aimopt.TwoSpeed(beta_slow_warmup=2.5), "beta_slow_warmup must be an integer"),  # type: ignore[arg-type]
+        (lambda: aimopt.VarianceReduced(clip_norm=0.0), r"clip_norm must be a number in \(0, ∞\), got 0.0"),
+        (lambda: aimopt.VarianceReduced(gamma=-1.0), "gamma must be"),
+        (lambda: aimopt.Adaptive(debias_eps="no"), "debias_eps must be one of"),  # type: ignore[arg-type]
         (lambda: aimopt.Adaptive(eps=-1), "eps must be"),
         (lambda: Relativistic(zeta=0.0), r"zeta must be a number in \(0, ∞\), got 0.0"),
         (lambda: Relativistic(delta=0), "delta must be"),

@@ -1,5 +1,6 @@
 """Splitting a model's parameters, and one optimizer for several kinds of them."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 import aimopt
 from aimopt import AIM, RADAR, Muon, groups
+from aimopt.parts.composition import Parts
 from optimizer_driver import advance, assert_same, flat, parameters, push
 
 
@@ -197,5 +199,73 @@ def test_a_combination_has_the_settings_of_its_first_optimizer() -> None:
     added = optimizer.param_groups[-1]
     assert (added["maximize"], added["weight_decay"], added["geometry"]) == (True, 0.3, "Relativistic")
     assert optimizer.param_groups[1]["maximize"] is False
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
-    assert [group.get("betas", (None,))[0] for group in optimizer.param_groups[::2]] == [0.95, 0.95]
+
+
+CYCLES: dict[str, Any] = {
+    "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
+    "CyclicLR": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, 3),
+}
+
+
+@pytest.mark.parametrize("cycle", CYCLES.values(), ids=CYCLES.keys())
+@pytest.mark.parametrize("first", ["Muon", "RADAR"])
+def test_a_scheduler_cycles_the_momentum_of_every_group(cycle: Any, first: str) -> None:
+    """β1 of the groups that have `betas`, and `momentum` of the others, as in the two optimizers alone."""
+    a, b = parameters([(4, 3), (5,)])
+    matrices, rest = Muon([a], 0.02), RADAR([b], 0.01)
+    optimizer = groups.combine(*((matrices, rest) if first == "Muon" else (rest, matrices)))
+    scheduler = cycle(optimizer)
+    c, d = parameters([(4, 3), (5,)])
+    alone = [Muon([c], 0.02), RADAR([d], 0.01)]
+    schedulers = [cycle(o) for o in alone]
+    poles = set()
+    for step in range(8):
+        push([a, b], step)
+        optimizer.step()
+        scheduler.step()
+        push([c, d], step)
+        for o, s in zip(alone, schedulers, strict=True):
+            o.step()
+            s.step()
+        of_group = {Parts.from_group(group).filter.pole for group in optimizer.param_groups}
+        assert of_group == {Parts.from_group(o.param_groups[0]).filter.pole for o in alone}
+        poles |= of_group
+    assert len(poles) > 5
+    assert_same(flat([a, b]), flat([c, d]))
+
+
+def test_a_cycled_momentum_survives_a_checkpoint() -> None:
+    def build() -> Any:
+        a, b = parameters([(4, 3), (5,)])
+        optimizer = groups.combine(RADAR([b], 0.01), Muon([a], 0.02))
+        return [b, a], optimizer, CYCLES["OneCycleLR"](optimizer)
+
+    params, optimizer, scheduler = build()
+    twins, resumed, its_scheduler = build()
+    for step in range(8):
+        if step == 4:
+            resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            its_scheduler.load_state_dict(scheduler.state_dict())
+            for p, twin in zip(params, twins, strict=True):
+                twin.data.copy_(p.data)
+        push(params, step)
+        optimizer.step()
+        scheduler.step()
+        if step >= 4:
+            push(twins, step)
+            resumed.step()
+            its_scheduler.step()
+    assert torch.equal(flat(params), flat(twins))
+    alone = RADAR([twins[0]], 0.01)
+    state = resumed.state_dict()
+    alone.load_state_dict({"state": {0: state["state"][0]}, "param_groups": state["param_groups"][:1]})
+    assert alone.param_groups[0]["betas"][0] == state["param_groups"][0]["momentum"]
+    assert "momentum" not in alone.param_groups[0]
+
+
+def test_a_group_that_is_added_later_has_the_parts_of_the_first_optimizer() -> None:
+    a, b, c = parameters([(4, 3), (5,), (6,)])
+    optimizer = copy.deepcopy(groups.combine(RADAR([b], 0.01, (0.8, 0.99)), Muon([a], 0.02)))
+    optimizer.add_param_group({"params": [c]})
+    assert optimizer.param_groups[-1]["betas"] == (0.8, 0.99)
+    assert "momentum" not in optimizer.param_groups[-1]

@@ -116,7 +116,7 @@ def test_an_invalid_hyperparameter_is_refused_with_a_message(options: dict[str, 
 @every
 def test_the_error_for_an_unknown_keyword_names_the_called_class(Optimizer: Class) -> None:
     name, params = Optimizer.__name__, parameters(shapes_for(Optimizer))
-    for keyword in ("nothing", "eps", "amsgrad", "zeta", "momentum", "weight_deacy", "params_"):
+    for keyword in ("nothing", "eps", "amsgrad", "zeta", "nus", "momentum", "weight_deacy", "params_"):
         if keyword in inspect.signature(Optimizer).parameters:
             continue
         with pytest.raises(TypeError) as caught:
@@ -131,8 +131,7 @@ def test_the_error_for_an_unknown_keyword_names_the_called_class(Optimizer: Clas
 @pytest.mark.parametrize(
     ("keyword", "hint"),
     [
-        ("eps", "write zeta=eps² instead, which is inside the square root: zeta=1e-16 for eps=1e-8"),
-        ("amsgrad", "Adam, AdamW, AdaBelief, RAD take it, RADAR takes lr, betas, gamma"),
+        ("momentum", "SGDM, Nesterov, Muon, AcceleratedMuon take it, RADAR takes lr, betas, gamma"),
         ("rectify", "AdaBelief takes it, RADAR takes lr, betas, gamma"),
         ("gama", "did you mean 'gamma'?"),
         ("nothing", "known are lr, betas, gamma, ell, ell_ratio"),
@@ -166,8 +165,141 @@ def test_the_error_for_an_invalid_value_names_the_called_class(Optimizer: Class)
         Optimizer([])
     with pytest.raises(TypeError, match=f"^{name}: params argument"):
         Optimizer(params[0])
-    with pytest.raises(TypeError, match=rf"^{name}\.__init__\(\) missing 1 required positional argument: 'params'"):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 required positional argument: 'params'"):
         Optimizer()
+
+
+ADAMW = inspect.signature(torch.optim.AdamW)
+
+
+def test_the_swap_is_one_line() -> None:
+    """Every keyword of torch.optim.AdamW, at its default and at another value, is taken by RADAR and has its effect."""
+    others: dict[str, Any] = dict(
+        lr=0.02, betas=(0.8, 0.9), eps=0.3, weight_decay=0.2, amsgrad=True,
+        maximize=True, foreach=True, capturable=True, differentiable=True, fused=True,
+    )  # fmt: skip
+    defaults = {name: p.default for name, p in ADAMW.parameters.items() if name != "params"}
+    assert defaults.keys() == others.keys()
+    plain = aimopt.RADAR(parameters(), **{**defaults, "weight_decay": 0.0}).param_groups[0]
+    of_radar = aimopt.RADAR(parameters()).param_groups[0]
+    assert {k: v for k, v in plain.items() if k != "params"} == {k: v for k, v in of_radar.items() if k != "params"}
+    for name, value in others.items():
+        group = aimopt.RADAR(parameters(), **{name: value}).param_groups[0]
+        assert group["zeta" if name == "eps" else name] == (0.3**2 if name == "eps" else value)
+    params, twins = parameters(), parameters()
+    advance(aimopt.RADAR(params, 0.01, eps=0.3, amsgrad=True), params, 10)
+    parts: dict[str, Any] = dict(
+        filter=aimopt.GradientDifference(), geometry=aimopt.Relativistic(zeta=0.09, amsgrad=True)
+    )
+    advance(aimopt.AIM(twins, 0.01, **parts, correction=aimopt.FixedPoint(ell_ratio=0.01)), twins, 10)
+    assert_same(flat(params), flat(twins))
+
+
+def test_arguments_of_adamw_by_position_are_refused_with_their_names() -> None:
+    positional = [name for name, p in ADAMW.parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert positional == ["params", "lr", "betas", "eps", "weight_decay", "amsgrad"]
+    for Optimizer in (aimopt.RADAR, aimopt.RAD, aimopt.AdEMAMix):
+        make: Any = Optimizer
+        betas = (0.9, 0.999, 0.9999)[: 3 if make is aimopt.AdEMAMix else 2]
+        with pytest.raises(TypeError) as caught:
+            make(parameters(), 1e-3, betas, 1e-8, 0.01)
+        assert str(caught.value) == (
+            f"{make.__name__}() takes params, lr and betas by position, and got 5 arguments; "
+            "if they are AdamW's, write eps=1e-08, weight_decay=0.01"
+        )
+    any_sgdm: Any = aimopt.SGDM
+    with pytest.raises(
+        TypeError, match=r"SGDM\(\) takes params, lr, momentum and weight_decay by position, and got 6 .*"
+    ):
+        any_sgdm(parameters(), 1e-3, 0.9, 0.0, True, False)
+    any_aim: Any = aimopt.AIM
+    with pytest.raises(
+        TypeError, match=r"^AIM\(\) takes params and lr by position, and got 3 .* by name: filter, geom"
+    ):
+        any_aim(parameters(), 1e-3, aimopt.EMA())
+
+
+def test_no_error_names_a_constructor_that_was_not_called() -> None:
+    class Mine(aimopt.AIM):
+        def __init__(self, params: Any, **options: Any):
+            super().__init__(params, 0.1, **options)
+
+    any_aim: Any = aimopt.AIM
+    parts: dict[str, Any] = dict(filter=aimopt.EMA(), geometry=aimopt.Sign())
+    for call, beginning in (
+        (lambda: Mine(parameters()), r"Mine\(\) missing 2 required keyword-only arguments: 'filter' and 'geometry'"),
+        (lambda: Mine(parameters(), **parts, lr_=1), r"Mine\(\) got an unexpected keyword argument 'lr_'"),
+        (lambda: any_aim(parameters(), 0.1, **parts, fsed=True), r"AIM\(\) got an .* 'fsed'; did you mean 'fused'\?"),
+        (lambda: any_aim(parameters(), 0.1, filter=aimopt.EMA()), r"AIM\(\) missing 1 required keyword-only"),
+        (lambda: any_aim(parameters(), -1.0, **parts), "AIM: lr must be a finite number"),
+        (lambda: Mine(parameters(), filter=1, geometry=aimopt.Sign()), "Mine: filter must be a Filter"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{beginning}"):
+            call()
+    optimizer = aimopt.RADAR(parameters())
+    with pytest.raises(ValueError, match=r"^RADAR: GradientDifference: gamma must be"):
+        optimizer.add_param_group({"params": parameters(seed=1), "gamma": -1})
+
+
+def test_a_groups_eps_is_zeta() -> None:
+    a, b, c = parameters([(2,), (3,), (4,)])
+    groups: list[dict[str, Any]] = [{"params": [a], "eps": 1e-4}, {"params": [b], "zeta": 1e-3}, {"params": [c]}]
+    optimizer = aimopt.RADAR(groups, eps=1e-2)
+    assert [group["zeta"] for group in optimizer.param_groups] == pytest.approx([1e-8, 1e-3, 1e-4])
+    assert not any("eps" in group for group in optimizer.param_groups)
+    for bad, message in (
+        ({"eps": 1e-4, "zeta": 1e-3}, "a group has eps=0.0001 and zeta=0.001; give zeta alone"),
+        ({"eps": 0}, r"eps must be a number in \(0, ∞\), got 0; it stands for zeta = eps²"),
+        ({"eps": "small"}, "eps must be a number"),
+    ):
+        with pytest.raises(ValueError, match=f"^RADAR: {message}"):
+            aimopt.RADAR([{"params": [a], **bad}])
+    with pytest.raises(ValueError, match=r"^RADAR: zeta=0.1 and eps=0.1 set the same value, zeta = eps²; give one"):
+        aimopt.RADAR([a], zeta=0.1, eps=0.1)
+
+
+@pytest.mark.parametrize(
+    ("Optimizer", "key", "message"),
+    [
+        (aimopt.RADAR, {"momentum": 0.8}, r"RADAR: a group sets momentum=0.8, which nothing .* write betas=\(β1, …\)"),
+        (
+            aimopt.SGDM,
+            {"betas": (0.8, 0.9)},
+            r"SGDM: a group sets betas=\(0.8, 0.9\), which nothing .* write momentum=β1",
+        ),
+        (aimopt.AdamW, {"zeta": 1e-16}, "AdamW: a group sets zeta=1e-16, which nothing reads in EMA \\+ Adaptive"),
+        (aimopt.Lion, {"eps": 1e-8}, "Lion: a group sets eps=1e-08, which nothing reads in Lookback"),
+        (aimopt.RADAR, {"nesterov": True}, "RADAR: a group sets nesterov=True, which nothing reads"),
+    ],
+)
+def test_a_hyperparameter_of_a_group_that_nothing_reads_is_not_ignored_in_silence(
+    Optimizer: Class, key: dict[str, Any], message: str
+) -> None:
+    with pytest.warns(UserWarning, match=message):
+        optimizer = Optimizer([{"params": parameters(), **key}])
+    assert not key.keys() & optimizer.param_groups[0].keys()
+
+
+@every
+def test_keys_of_trainers_and_schedulers_stay_in_a_group(Optimizer: Class) -> None:
+    """Without a warning, which would be an error here."""
+    theirs: dict[str, Any] = dict(
+        initial_lr=0.1, max_lr=1.0, min_lr=0.0, base_momentum=0.8, max_momentum=0.95, name="head", lr_scale=0.5,
+        layer_id=3, apply_decay=True, use_muon=True, lr_mult=2.0, param_group_idx=0, weight_decay_multiplier=1.0,
+    )  # fmt: skip
+    optimizer = Optimizer([{"params": parameters(shapes_for(Optimizer)), **theirs}])
+    assert {name: optimizer.param_groups[0][name] for name in theirs} == theirs
+    again = Optimizer(optimizer.param_groups)  # complete groups of another optimizer
+    assert {name: again.param_groups[0][name] for name in theirs} == theirs
+
+
+def test_the_default_weight_decay_is_the_papers() -> None:
+    """Not AdamW's 0.01: the docstring says so, and the checkpoint of an AdamW run brings its own."""
+    assert aimopt.RADAR(parameters()).param_groups[0]["weight_decay"] == 0.0
+    assert "torch.optim.AdamW's default is 0.01" in (aimopt.RADAR.__doc__ or "")
+    radar = aimopt.RADAR(parameters())
+    radar.load_state_dict(torch.optim.AdamW(parameters()).state_dict())
+    assert radar.param_groups[0]["weight_decay"] == 0.01
 
 
 def test_a_keyword_that_a_users_optimizer_passes_on_is_checked() -> None:

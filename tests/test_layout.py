@@ -22,6 +22,7 @@ LAYERS = (
     ("kernels",),
     ("aim", "backward", "checks", "checkpoints", "groups", "diagnostics"),
     ("optimizers",),
+    ("testing",),
     ("theory", "measure"),
     ("lab",),
     ("paper",),

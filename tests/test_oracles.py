@@ -3,7 +3,9 @@
 import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import adabelief_pytorch
 import lion_pytorch
@@ -42,7 +44,7 @@ def test_radar(
 ) -> None:
     common: dict[str, Any] = dict(delta=delta, zeta=1e-6, weight_decay=wd, decoupled_weight_decay=decoupled)
     agree(
-        lambda p: aimopt.RADAR(p, lr, b, gamma, ell=ratio * lr, **common),
+        lambda p: aimopt.RADAR(p, lr, b, gamma=gamma, ell=ratio * lr, **common),
         lambda p: rad.optim.RADAR(p, lr, b, gamma, l=ratio * lr, **common, foreach=False),
         seed,
     )
@@ -54,9 +56,10 @@ def test_rad(
     lr: float, b: tuple[float, float], delta: float, order: int, wd: float, zeta: float, amsgrad: bool, seed: int
 ) -> None:
     b = (max(b[0], 0.1), b[1])  # order 2 of pytorch-rad divides by β1
+    common: dict[str, Any] = dict(delta=delta, order=order, weight_decay=wd, zeta=zeta, amsgrad=amsgrad)
     agree(
-        lambda p: aimopt.RAD(p, lr, b, delta, order, wd, zeta=zeta, amsgrad=amsgrad),
-        lambda p: rad.optim.RAD(p, lr, b, delta, order, wd, zeta=zeta, amsgrad=amsgrad),
+        lambda p: aimopt.RAD(p, lr, b, **common),
+        lambda p: rad.optim.RAD(p, lr, b, **common),
         seed,
     )
 
@@ -137,6 +140,89 @@ def test_adabelief(
     )
 
 
+@given(
+    lrs,
+    st.tuples(st.floats(0.01, 0.99), st.floats(0.5, 0.9999), st.floats(0.9, 0.99999)),
+    st.floats(0, 10),
+    st.sampled_from([None, 50, 10 * STEPS]),
+    decays,
+    seeds,
+)
+@random_configurations
+def test_ademamix(
+    lr: float, b: tuple[float, float, float], alpha: float, warmup: int | None, wd: float, seed: int
+) -> None:
+    common: dict[str, Any] = dict(lr=lr, betas=b, alpha=alpha, weight_decay=wd)
+    theirs: dict[str, Any] = dict(t_alpha_beta3=warmup, weight_decouple=True, foreach=False)
+    agree(
+        lambda p: aimopt.AdEMAMix(p, **common, alpha_warmup=warmup, beta3_warmup=warmup),
+        lambda p: pytorch_optimizer.AdEMAMix(p, **common, **theirs),
+        seed,
+    )
+
+
+@pytest.fixture(scope="module")
+def published_mars() -> Iterator[Any]:
+    """pytorch_optimizer's MARS without the 1e-15 that it adds to v, and the authors' code does not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytorch_optimizer.MARS.apply_ams_bound, "__defaults__", (0.0,))
+        yield pytorch_optimizer.MARS
+
+
+@given(lrs, betas, st.floats(0, 0.2), st.sampled_from([1e-8, 1e-3]), decays, booleans, booleans, seeds)
+@random_configurations
+def test_mars_and_its_cautious_form(
+    published_mars: Any,
+    lr: float,
+    b: tuple[float, float],
+    gamma: float,
+    eps: float,
+    wd: float,
+    amsgrad: bool,
+    cautious: bool,
+    seed: int,
+) -> None:
+    common: dict[str, Any] = dict(lr=lr, betas=b, gamma=gamma, eps=eps, weight_decay=wd)
+    filter, geometry = aimopt.VarianceReduced(b[0], gamma, 1.0), aimopt.Adaptive(b[1], eps, amsgrad, debias_eps=True)
+    correction = aimopt.Cautious(aimopt.Direct(), "count")
+    ours: dict[bool, Factory] = {
+        False: lambda p: aimopt.MARS(p, **common, amsgrad=amsgrad),
+        True: lambda p: aimopt.AIM(p, lr, filter=filter, geometry=geometry, correction=correction, weight_decay=wd),
+    }
+    options: dict[str, Any] = dict(optimize_1d=True, ams_bound=amsgrad, cautious=cautious, foreach=False)
+    agree(ours[cautious], lambda p: published_mars(p, **common, **options), seed)
+
+
+@given(lrs, betas, st.sampled_from([1e-8, 1e-3]), decays, seeds)
+@random_configurations
+def test_cautious_adamw(
+    published_mars: Any, lr: float, b: tuple[float, float], eps: float, wd: float, seed: int
+) -> None:
+    """MARS of pytorch_optimizer is cautious AdamW for vectors, apart from the bias correction of ε."""
+
+    def ours(params: Any) -> aimopt.CautiousAdamW:
+        optimizer = aimopt.CautiousAdamW(params, lr, b, eps, wd, rescale="count")
+        optimizer.param_groups[0]["debias_eps"] = True
+        return optimizer
+
+    options: dict[str, Any] = dict(lr_1d=lr, betas_1d=b, weight_decay_1d=wd, eps=eps, cautious=True, foreach=False)
+    agree(ours, lambda p: published_mars(p, **options), seed, shapes=[(11,), (40,)])
+
+
+@given(lrs, betas, decays, seeds)
+@random_configurations
+def test_cautious_lion(lr: float, b: tuple[float, float], wd: float, seed: int) -> None:
+    parts: dict[str, Any] = dict(
+        filter=aimopt.Lookback(*b), geometry=aimopt.Sign(), correction=aimopt.Cautious(rescale="count")
+    )
+    theirs: dict[str, Any] = dict(weight_decay=wd, weight_decouple=True, cautious=True, foreach=False)
+    agree(
+        lambda p: aimopt.AIM(p, lr, **parts, weight_decay=wd),
+        lambda p: pytorch_optimizer.Lion(p, lr, b, **theirs),
+        seed,
+    )
+
+
 @given(lrs, betas, decays, seeds)
 @random_configurations
 def test_lion(lr: float, b: tuple[float, float], wd: float, seed: int) -> None:
@@ -169,6 +255,92 @@ def test_muon(lr: float, momentum: float, nesterov: bool, adjust: str | None, wd
         seed,
         shapes=[(5, 4), (4, 9), (6, 6)],
     )
+
+
+@given(lrs, st.floats(0, 0.99), st.floats(0, 0.99), booleans, booleans, decays, seeds)
+@settings(max_examples=6, deadline=None)
+def test_normuon(
+    lr: float, momentum: float, beta2: float, nesterov: bool, constant_rms: bool, wd: float, seed: int
+) -> None:
+    common: dict[str, Any] = dict(lr=lr, momentum=momentum, beta2=beta2, nesterov=nesterov, weight_decay=wd)
+    adjust, scale = ("match_rms_adamw", "match_rms") if constant_rms else (None, "preserve_norm")
+
+    def theirs(params: Any) -> Any:
+        group = {"params": params, "use_muon": True}
+        return pytorch_optimizer.NorMuon([group], **common, update_scale=scale, foreach=False)
+
+    def ours(params: Any) -> Any:
+        optimizer = aimopt.NorMuon(params, **common, adjust_lr_fn=adjust)
+        optimizer.param_groups[0]["ns_dtype"] = "bfloat16"
+        return optimizer
+
+    agree(ours, theirs, seed, shapes=[(5, 4), (4, 9), (6, 6), (3, 2, 2, 2)])
+
+
+class Float64Torch:
+    """torch for a package that computes in float32 what we compute in the dtype of the parameter."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+class PublishedSOAP(pytorch_optimizer.SOAP):
+    """The published SOAP, with the first gradient in its average and in that average's bias correction."""
+
+    def step(self, closure: Any = None) -> Any:
+        (group,) = self.param_groups
+        lr, beta1, step = group["lr"], group["betas"][0], group.get("step", 0)
+        if step and group["correct_bias"]:
+            group["lr"] = lr * (1 - beta1**step) / (1 - beta1 ** (step + 1))
+        first = [p.grad.clone() for p in group["params"]]
+        super().step()
+        group["lr"] = lr
+        if not step:
+            for p, grad in zip(group["params"], first, strict=True):
+                self.state[p]["exp_avg"].add_(grad, alpha=1 - beta1)
+
+
+# A factor of low rank has any basis of its null space, by rounding: so no side is much longer than the other, and the
+# basis is not refreshed before the factors have seen three gradients.
+@given(
+    lrs,
+    st.tuples(st.floats(0.0, 0.99), st.floats(0.8, 0.99)),
+    st.sampled_from([1e-8, 1e-3]),
+    st.sampled_from([None, 0.8, 0.95]),
+    st.sampled_from([2, 5, 10]),
+    st.sampled_from([3, 5, 10_000]),
+    booleans,
+    seeds,
+)
+@settings(max_examples=8, deadline=None)
+def test_soap(
+    lr: float,
+    b: tuple[float, float],
+    eps: float,
+    shampoo_beta: float | None,
+    frequency: int,
+    max_side: int,
+    correct: bool,
+    seed: int,
+) -> None:
+    common: dict[str, Any] = dict(
+        lr=lr, betas=b, eps=eps, weight_decay=0.0, shampoo_beta=shampoo_beta, precondition_frequency=frequency
+    )
+    shapes = [(5, 4), (4, 5), (6, 6)]
+    with patch.object(pytorch_optimizer.optimizer.soap, "torch", Float64Torch()):
+        reference = drive(
+            lambda p: PublishedSOAP(p, **common, max_precondition_dim=max_side, correct_bias=correct),
+            parameters(shapes, seed=seed),
+            40,
+        )
+    ours = drive(
+        lambda p: aimopt.SOAP(p, **common, max_side=max_side, bias_correction=correct),
+        parameters(shapes, seed=seed),
+        40,
+    )
+    assert_same(ours, reference, 1e-8)
 
 
 def test_convolution_kernels_are_flattened_for_muon() -> None:

@@ -60,7 +60,9 @@ def test_radar_is_exactly_algorithm_2(
             theta -= lr * m / R + ell * (g - m) / R
         previous = g.clone()
     ours = drive(
-        lambda p: aimopt.RADAR(p, lr, (beta1, beta2), gamma, ell=ell, delta=delta, zeta=zeta, bias_correction=False),
+        lambda p: aimopt.RADAR(
+            p, lr, (beta1, beta2), gamma=gamma, ell=ell, delta=delta, zeta=zeta, bias_correction=False
+        ),
         parameters([(6,)]),
         60,
     )

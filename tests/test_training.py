@@ -22,6 +22,10 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
 
+def has_momentum(optimizer: Any) -> bool:
+    return isinstance(optimizer, torch.optim.Optimizer) and not {"betas", "momentum"}.isdisjoint(optimizer.defaults)
+
+
 SCHEDULERS: dict[str, Any] = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda i: 0.9**i),
     "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda i: 0.9),
@@ -33,8 +37,8 @@ SCHEDULERS: dict[str, Any] = {
     "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 5),
     "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
     "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 1e-4, 1e-2, 2),
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=8),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 1e-4, 1e-2, 2, cycle_momentum=has_momentum(o)),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=8, cycle_momentum=has_momentum(o)),
     "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)], [2]

@@ -16,12 +16,25 @@ if TYPE_CHECKING:
     from aimopt.backward import InBackward, in_backward
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
-    from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+    from aimopt.optimizers.adaptive import (
+        LAMB,
+        MARS,
+        AdaBelief,
+        Adam,
+        AdamW,
+        Adan,
+        AdEMAMix,
+        CautiousAdamW,
+        ConstantNAdam,
+        NAdam,
+        QHAdam,
+        ScheduleFreeAdamW,
+    )
     from aimopt.optimizers.euclidean import SGDM, Nesterov
     from aimopt.optimizers.relativistic import RAD, RADAR
     from aimopt.optimizers.sign import AcceleratedLion, Lion
-    from aimopt.optimizers.spectral import AcceleratedMuon, Muon
-    from aimopt.parts.corrections import Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
+    from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
+    from aimopt.parts.corrections import Cautious, Direct, ExactQuadratic, FixedPoint, MixThenMap, Secant
     from aimopt.parts.decays import (
         CautiousDecay,
         Corrected,
@@ -40,20 +53,28 @@ if TYPE_CHECKING:
         Lookback,
         QuasiHyperbolic,
         ScheduledNesterov,
+        TwoSpeed,
+        Unfiltered,
+        VarianceReduced,
     )
-    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign, Spectral
+    from aimopt.parts.geometries import Adaptive, Belief, Euclidean, Relativistic, Sign
     from aimopt.parts.iterates import Average, Last, Lookahead, ScheduleFree
+    from aimopt.parts.matrices import Eigenbasis, NormalizedSpectral, Spectral
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AIM",
     "EMA",
+    "LAMB",
+    "MARS",
     "RAD",
     "RADAR",
     "SGDM",
+    "SOAP",
     "AcceleratedLion",
     "AcceleratedMuon",
+    "AdEMAMix",
     "AdaBelief",
     "Adam",
     "AdamW",
@@ -62,6 +83,8 @@ __all__ = [
     "Adaptive",
     "Average",
     "Belief",
+    "Cautious",
+    "CautiousAdamW",
     "CautiousDecay",
     "ConstantNAdam",
     "Corrected",
@@ -69,6 +92,7 @@ __all__ = [
     "Decoupled",
     "Diagnostics",
     "Direct",
+    "Eigenbasis",
     "Euclidean",
     "ExactQuadratic",
     "FixedPoint",
@@ -84,17 +108,23 @@ __all__ = [
     "Muon",
     "NAdam",
     "Nesterov",
+    "NorMuon",
+    "NormalizedSpectral",
     "Proximal",
     "QHAdam",
     "QuasiHyperbolic",
     "Relativistic",
     "ScheduleFree",
+    "ScheduleFreeAdamW",
     "ScheduledNesterov",
     "Secant",
     "Sign",
     "Spectral",
     "Sphere",
     "TrustRatio",
+    "TwoSpeed",
+    "Unfiltered",
+    "VarianceReduced",
     "available",
     "create",
     "groups",
@@ -115,6 +145,7 @@ _MODULES = (
     "parts.filters",
     "parts.geometries",
     "parts.iterates",
+    "parts.matrices",
 )
 
 if not TYPE_CHECKING:  # type checkers would accept every name

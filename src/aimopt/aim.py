@@ -25,10 +25,10 @@ from aimopt import checkpoints, checks
 from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
-from aimopt.messages.calling import explained
+from aimopt.messages.calling import explained, naming
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Initial, Iterate
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import AXES, CYCLED, Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
 from aimopt.parts.iterates import Last
@@ -36,6 +36,7 @@ from aimopt.step import evaluation
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
+from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from aimopt.backward import InBackward
 
 DIRECT = Direct()
-LAST = Last()
 
 
 class AIM(Optimizer):
@@ -58,8 +58,8 @@ class AIM(Optimizer):
         weight_decay: the decay coefficient, of a `decay` that has none of its own.
         decoupled_weight_decay: the kind of decay, if `decay` is None: True decays θ ← θ·(1−η·wd) before the step, False
             adds wd·θ to the gradient, "proximal" divides by 1+η·wd after the step.
-        decay: the weight decay or constraint; None is what `decoupled_weight_decay` says.
-        iterate: the sequence of points that the steps make; the parameters are evaluated after `eval()`.
+        decay: the weight decay or constraint, or its name; None is what `decoupled_weight_decay` says.
+        iterate: the sequence of points that the steps make, or its name; None is the parameters themselves.
     """
 
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
@@ -76,17 +76,16 @@ class AIM(Optimizer):
         correction: Correction = DIRECT,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool | str = True,
-        decay: Decay | None = None,
-        iterate: Iterate = LAST,
+        decay: Decay | str | None = None,
+        iterate: Iterate | str | None = None,
         **execution: Unpack[Execution],
     ):
         options = with_defaults(execution)
         checks.check_tensor_lr(lr)
-        given = {"filter": filter, "geometry": geometry, "correction": correction, "decay": decay, "iterate": iterate}
-        for axis, part in given.items():
-            if part is not None or axis != "decay":
-                checks.check_part(part, axis)
-        parts = Parts(filter, geometry, correction, chosen_decay(decay, weight_decay, decoupled_weight_decay), iterate)
+        chosen = chosen_decay(_open_part(decay, "decay"), weight_decay, decoupled_weight_decay)
+        parts = Parts(filter, geometry, correction, chosen, _open_part(iterate, "iterate") or Last())
+        for axis, part in parts._asdict().items():
+            checks.check_part(part, axis)
         defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
@@ -108,28 +107,51 @@ class AIM(Optimizer):
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""
         if not isinstance(param_group, dict):
             raise TypeError(f"a parameter group must be a dict with the key 'params', got {type(param_group).__name__}")
-        group = {**self.defaults, **self._parts_for_new(param_group).to_group()}
-        not_stored = (*Parts._fields, DECOUPLED_KEY)
-        group |= {name: value for name, value in param_group.items() if name not in not_stored}
-        super().add_param_group(group)
+        count = len(self.param_groups)
         try:
+            parts = self._parts_for_new(param_group)
+            if not _is_complete(param_group):
+                param_group, warning = checks.adapt_group(param_group, parts)
+                if warning:
+                    warnings.warn(f"{type(self).__name__}: {warning}", stacklevel=2)
+            group = {name: value for name, value in self.defaults.items() if name in checks.SHARED_KEYS}
+            group |= parts.to_group()
+            not_stored = (*Parts._fields, DECOUPLED_KEY)
+            group |= {name: value for name, value in param_group.items() if name not in not_stored}
+            names = {*group}
+            super().add_param_group(group)
+            for name in self.param_groups[-1].keys() & (self.defaults.keys() - names):
+                del self.param_groups[-1][name]  # torch has added the hyperparameters of the default parts
             checks.check_group(self.param_groups[-1], self.param_groups[:-1])
             self._warn_about_ell(self.param_groups[-1], Parts.from_group(self.param_groups[-1]))
-        except BaseException:
-            self.param_groups.pop()
+        except BaseException as error:
+            del self.param_groups[count:]
+            if isinstance(error, ValueError):
+                error.args = (naming(type(self), str(error)),)
             raise
 
     def _parts_for_new(self, group: dict[str, Any]) -> Parts:
-        complete = checkpoints.with_all_axes(group)
-        if all(isinstance(complete.get(axis), str) for axis in Parts._fields):
-            return Parts.from_group(complete)  # a group of another optimizer
+        if _is_complete(group):
+            return Parts.from_group(checkpoints.with_all_axes(group))
         given = {axis: checks.check_part(group[axis], axis) for axis in Parts._fields if axis in group}
-        parts = Parts.from_group(self.defaults)
+        defaults = self.defaults
+        if _LATER_BETAS in defaults:
+            defaults = {**{k: v for k, v in defaults.items() if k != CYCLED}, "betas": defaults[_LATER_BETAS]}
+        parts = Parts.from_group(defaults)
         if DECOUPLED_KEY in group:
             parts = parts._replace(decay=chosen_decay(None, parts.decay.weight_decay, group[DECOUPLED_KEY]))
         if "decay" in given:
             given["decay"] = chosen_decay(given["decay"], parts.decay.weight_decay, True)
         return parts._replace(**given)
+
+    def let_schedulers_write_momentum(self) -> None:
+        """Let schedulers that cycle momentum write `momentum` to all groups, because some of them have no `betas`.
+
+        OneCycleLR and CyclicLR look for `betas` in the defaults. If it is there, they write it to all groups.
+        """
+        if "betas" in self.defaults:
+            self.defaults[_LATER_BETAS] = self.defaults.pop("betas")
+            self.defaults[CYCLED] = self.defaults[_LATER_BETAS][0]
 
     def _warn_about_ell(self, group: dict[str, Any], parts: Parts) -> None:
         if not self._warned_about_ell and (warning := checks.warning_about_ell(group, parts)):
@@ -338,7 +360,8 @@ class AIM(Optimizer):
         grads += [grad for grad in grads_or_none if grad is not None]
         complete = len(grads) == len(grads_or_none)
         params += group["params"] if complete else [p for p in group["params"] if p.grad is not None]
-        state_of = itemgetter("step", *buffers) if buffers else lambda state: (state["step"],)
+        keys = state_keys(buffers, group)
+        state_of = itemgetter(*keys) if len(keys) > 1 else lambda state: (state["step"],)
         try:
             tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
         except (KeyError, TypeError, IndexError):
@@ -364,7 +387,7 @@ class AIM(Optimizer):
             if not isinstance(state, dict):
                 reason = f"its state is a {type(state).__name__}, not a dict; delete it (del optimizer.state[p])"
                 raise refusal(gathered, i, type(self).__name__, Reason(reason))
-            self._added_state.append((p, [name for name in ("step", *buffers) if name not in state]))
+            self._added_state.append((p, [name for name in gathered.keys if name not in state]))
         if not compiling:
             refuse_unusable(gathered, type(self).__name__)
         for p in gathered.params:
@@ -441,15 +464,31 @@ class AIM(Optimizer):
         self.__dict__.setdefault("observers", [])
         self._reset_caches()
         self.defaults = {TRAIN_MODE: True, **checkpoints.with_all_axes(self.defaults)}
+        shared = {name: value for name, value in self.defaults.items() if name in checks.SHARED_KEYS}
         for i, group in enumerate(self.param_groups):
-            self.param_groups[i] = {**self.defaults, **checkpoints.with_all_axes(group)}
+            self.param_groups[i] = {**shared, **checkpoints.with_all_axes(group)}
 
 
+def _is_complete(group: dict[str, Any]) -> bool:
+    """Whether it is a group of another optimizer, with all its parts."""
+    complete = checkpoints.with_all_axes(group)
+    return all(isinstance(complete.get(axis), str) for axis in Parts._fields)
+
+
+AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
 
+_LATER_BETAS = "betas of groups added later"
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 _STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
+
+
+def _open_part(part: Any, axis: str) -> Any:
+    """A decay or iterate that was given as a keyword: a part, the name of one, or None."""
+    if isinstance(part, str):
+        return AXES[axis].lookup(part)()
+    return part if part is None else checks.check_part(part, axis)
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

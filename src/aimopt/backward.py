@@ -9,8 +9,8 @@
     aimopt.in_backward(…, max_norm=1.0)        clipping, by a norm that is known before the last gradient is
     handle.remove()                            the usual loop again
 
-The result is that of the usual loop, to the bit. Small gradients wait for each other until they fill a bucket, so that
-a thousand small parameters do not need a thousand calls of a kernel.
+The result is that of the usual loop, to the bit if the step is element-wise. Small gradients wait for each other until
+they fill a bucket, so that a thousand small parameters do not need a thousand calls of a kernel.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

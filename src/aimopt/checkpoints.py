@@ -8,9 +8,10 @@ may come from any optimizer:
     pytorch-rad 0.2.0          stored the filtered m and the previous gradient: the plain average is computed from them
     torch.optim.SGD, Muon      momentum_buffer is that of HeavyBall: SGDM, Nesterov and Muon continue
 
-In the other direction, torch.optim.AdamW loads a checkpoint of RADAR. Hyperparameters follow torch's rule: the
-checkpoint's value wins if our optimizer has the hyperparameter too, and the others stay as constructed. Nothing is
-changed before everything is checked.
+State in any dtype, 8 bits included, becomes state of the dtype that our group has. In the other direction,
+torch.optim.AdamW loads a checkpoint of RADAR; if its state is in 8 bits, load it into a RADAR with float32 state first.
+Hyperparameters follow torch's rule: the checkpoint's value wins if our optimizer has the hyperparameter too, and the
+others stay as constructed. Nothing is changed before everything is checked.
 """
 
 import contextlib
@@ -22,15 +23,16 @@ import torch
 from torch import Tensor
 
 from aimopt.checks import check_group
+from aimopt.messages.reason import Reason
 from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, is_finite, scalar_dtype
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY, decay_kind, exported_kind
 from aimopt.parts.iterates import Last
 from aimopt.step.evaluation import TRAINING_POINT
-from aimopt.step.gather import state_dtype
 from aimopt.step.options import OPTIONS
+from aimopt.step.quantization import CODE_OF_DTYPE, CODES, decode, scale_name, state_dtype, stored_buffer
 from aimopt.step.storage import is_expanded, why_too_short
-from aimopt.step.usable import DTYPES
+from aimopt.step.usable import DTYPES, why_not_coded, why_not_stored_in_8_bits
 
 _PARTS = Parts._fields
 _NEVER_ADOPTED = [name for name, option in OPTIONS.items() if option.adopted_from == "none"]
@@ -178,6 +180,8 @@ def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
             adopted.pop("betas", None)
         if exported_kind(ours["decay"]) is not None:
             adopted["decay"] = saved.get("decay", kind)
+    if "betas" in adopted and CYCLED in adopted and CYCLED not in ours:  # of a scheduler for several kinds of groups
+        adopted["betas"] = (adopted.pop(CYCLED), *adopted["betas"][1:])
     return {**ours, **adopted, "params": saved["params"]}
 
 
@@ -197,6 +201,7 @@ def _adapt_state(
 ) -> dict[str, Any]:
     buffers = Parts.from_group(group).buffers()
     state = {key: value for key, value in saved.items() if value is not None}
+    scales = _decode_others(p, state, buffers, group, name)
     if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in saved_group:
         _convert_pytorch_rad_0_2_0(p, state, saved_group, name)
     if "momentum_buffer" in buffers and not saved_group.get("dampening"):
@@ -211,10 +216,36 @@ def _adapt_state(
     for key, initial in buffers.items():
         if initial.scalar:
             state[key] = _scalar(p, state[key], key, name)
-        else:
+        elif key not in scales:
             _check_buffer(p, state[key], key, name, initial.shape_for(p) if initial.shaped else None)
-            state[key] = state[key].to(state_dtype(p, group, initial))
-    return state
+            state[key], scale = stored_buffer(state[key], p, initial, group)
+            scales |= {} if scale is None else {key: scale}
+    return state | {scale_name(key): scale for key, scale in scales.items()}
+
+
+def _decode_others(
+    p: Tensor, state: dict[str, Any], buffers: dict[str, Initial], group: dict[str, Any], name: str
+) -> dict[str, Tensor]:
+    """Decode the buffers that our group does not store in the same 8 bits; return the scales of those that it does."""
+    if (reason := why_not_stored_in_8_bits(p, buffers, group)) is not None:
+        raise ValueError(f"{name} cannot have 8-bit state: {reason}")
+    kept = {}
+    for key, initial in buffers.items():
+        scale: Any = None if scale_name(key) in buffers else state.pop(scale_name(key), None)
+        x = state.get(key)
+        if initial.code is None or not (isinstance(x, Tensor) and x.dtype in CODE_OF_DTYPE and x.shape == p.shape):
+            continue
+        reason = why_not_coded(key, x, scale, CODES[initial.code])
+        if reason is None and not scale.is_meta and scale.lt(0).any():
+            reason = Reason(f"its state {scale_name(key)!r} has a negative scale")
+        if reason is not None:
+            raise ValueError(f"{name}: the checkpoint's {key!r} cannot be read: {reason}")
+        _check_memory(p, x, key, name)
+        if x.dtype == state_dtype(p, initial, group):
+            kept[key] = scale
+        else:
+            state[key] = decode(x, scale)
+    return kept
 
 
 def _convert_pytorch_rad_0_2_0(p: Tensor, state: dict[str, Any], saved_group: dict[str, Any], name: str) -> None:

@@ -1,6 +1,9 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import lru_cache
 from types import NoneType
 from typing import Any
 
@@ -8,22 +11,23 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import is_finite
-from aimopt.parts.composition import AXES, Parts
+from aimopt.messages.spelling import suggestion
+from aimopt.parts.component import Geometry, is_finite
+from aimopt.parts.composition import AXES, CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import parameter_name
 from aimopt.step.options import OPTIONS
+from aimopt.step.quantization import INT8
 from aimopt.step.storage import why_too_short
 from aimopt.step.usable import DTYPES
 
 # The values of a group that are one of a few: its execution options.
 SWITCHES: dict[str, tuple[Any, ...]] = {name: option.choices for name, option in OPTIONS.items()}
+# The keys that a group has whatever its parts are.
+SHARED_KEYS = frozenset({"lr", TRAIN_MODE, "skipped_steps", *SWITCHES})
 # The keys of a group that no part may use as a field name, except that a decay has a `weight_decay`.
-RESERVED_KEYS = frozenset(
-    {"params", "param_names", "lr", "betas", "weight_decay", DECOUPLED_KEY, TRAIN_MODE, "skipped_steps"}
-    | {*Parts._fields, *SWITCHES}
-)
+RESERVED_KEYS = SHARED_KEYS | {"params", "param_names", "betas", "weight_decay", DECOUPLED_KEY, *Parts._fields}
 
 
 def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
@@ -33,12 +37,60 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
     _check_numbers(group)
     _check_switches(group)
     if parts.geometry.matrices_only:
-        _check_matrices(group, type(parts.geometry).__name__)
+        _check_matrices(group, parts.geometry)
     check_joint([parts, *map(Parts.from_group, others)])
     if group["fused"] and (reason := why_not_fused(parts, group)):
         # torch's own optimizers call a device without a kernel a RuntimeError.
         kind = RuntimeError if any(p.is_meta for p in group["params"]) else ValueError
         raise kind(f"fused=True: {reason}; leave fused=None")
+
+
+def adapt_group(group: dict[str, Any], parts: Parts) -> tuple[dict[str, Any], str | None]:
+    """A user's group with the names that its parts have, and a warning if it sets a hyperparameter that nothing reads.
+
+    Trainers and schedulers put keys of their own into groups. So only names that an optimizer of this package or of
+    torch has for a hyperparameter are looked at.
+    """
+    fields_of_parts = parts.to_group()
+    adapted = dict(group)
+    for part in parts:
+        for alias, (name, convert) in part.aliases.items():
+            if alias not in group or alias in fields_of_parts:
+                continue
+            if name in group:
+                raise ValueError(f"a group has {alias}={group[alias]!r} and {name}={group[name]!r}; give {name} alone")
+            adapted[name] = convert(adapted.pop(alias))
+    read = {*fields_of_parts, *RESERVED_KEYS} - ({"betas"} if not parts.filter.betas else set())
+    unread = [name for name in adapted if name not in read and name in _hyperparameter_names()]
+    for name in unread:
+        del adapted[name]
+    if not unread:
+        return adapted, None
+    hyperparameters = sorted(read - {"params", "param_names", "skipped_steps", *Parts._fields})
+    names = " + ".join(type(part).__name__ for part in parts)
+    values = ", ".join(f"{name}={group[name]!r}" for name in unread)
+    return adapted, (
+        f"a group sets {values}, which nothing reads in {names}, and which is left out; "
+        f"{_instead(unread[0], hyperparameters)}"
+    )
+
+
+def _instead(name: str, hyperparameters: Sequence[str]) -> str:
+    if name == CYCLED and "betas" in hyperparameters:
+        return "write betas=(β1, …), whose first number is its momentum"
+    if name == "betas" and CYCLED in hyperparameters:
+        return f"write {CYCLED}=β1"
+    return suggestion(name, hyperparameters)
+
+
+@lru_cache(maxsize=1)
+def _hyperparameter_names() -> frozenset[str]:
+    """What the optimizers of torch, and the parts that exist when this is first called, have as hyperparameters."""
+    ours = {f.name for axis in AXES.values() for part in axis.registry.values() for f in fields(part)}
+    aliases = {alias for axis in AXES.values() for part in axis.registry.values() for alias in part.aliases}
+    torchs = [optimizer for optimizer in vars(torch.optim).values() if isinstance(optimizer, type)]
+    signatures = [inspect.signature(o) for o in torchs if issubclass(o, torch.optim.Optimizer)]
+    return frozenset({*ours, *aliases, *(name for signature in signatures for name in signature.parameters)})
 
 
 def check_joint(parts_of_groups: Sequence[Parts]) -> None:
@@ -110,16 +162,20 @@ def _check_switches(group: dict[str, Any]) -> None:
             raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through; leave foreach=None")
+    if group["differentiable"] and group["state_dtype"] == INT8:
+        raise ValueError("state in 8 bits cannot be differentiated through; use another state_dtype")
 
 
-def _check_matrices(group: dict[str, Any], geometry: str) -> None:
+def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
     for i, p in enumerate(group["params"]):
         if p.ndim < 2 or p.is_complex():
             raise ValueError(
-                f"{geometry} takes real matrices and convolution kernels, but {parameter_name(group, i)} has shape "
-                f"{tuple(p.shape)} and dtype {p.dtype}; give such parameters to another optimizer, with "
-                "aimopt.groups.split and aimopt.groups.combine"
+                f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
+                f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
+                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine"
             )
+        if reason := geometry.why_unfit(p.shape):
+            raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")
 
 
 def check_part(part: Any, axis: str) -> Any:

@@ -99,7 +99,7 @@ def _figures(records: list[MoveSums]) -> dict[str, float]:
 def _nu(record: MoveSums) -> float | None:
     """The weight of the average, if the step is P(ν·e + (1−ν)·g)."""
     filter, geometry, correction = record.parts[:3]
-    if not isinstance(filter, OnePole) or correction.evaluates_again:
+    if not isinstance(filter, OnePole) or correction.evaluates_again or not correction.linear:
         return None
     if correction.prediction != (1.0,) or (correction.maps_residual and not geometry.linear):
         return None

@@ -136,7 +136,8 @@ def combine(*optimizers: AIM) -> AIM:
     """One optimizer with the parameter groups of several. Each group has its own parts and hyperparameters.
 
     The given optimizers must not have stepped, and must not be used any more. The settings of the first one are the
-    defaults of groups that are added later, and decide whether a scheduler cycles `betas` or `momentum`.
+    defaults of groups that are added later. A scheduler that cycles momentum cycles β1 or `momentum`, whichever a group
+    has; if there are both, it writes `momentum` to all groups.
     """
     if not optimizers:
         raise ValueError("combine needs at least one optimizer")
@@ -154,4 +155,7 @@ def combine(*optimizers: AIM) -> AIM:
     first = optimizers[0].defaults
     parts: dict[str, Any] = Parts.from_group(first)._asdict()
     settings = {name: first[name] for name in OPTIONS}
-    return AIM(groups, first["lr"], **parts, **settings)
+    combined = AIM(groups, first["lr"], **parts, **settings)
+    if len({"betas" in group for group in combined.param_groups}) == 2:
+        combined.let_schedulers_write_momentum()
+    return combined

@@ -192,7 +192,7 @@ OTHERS = {
     "compare digits --seeds 5": "seed 5 tunes the learning rate",
     "compare digits --grid 1 nan": "argument --grid: must be a finite number > 0, got 'nan'",
     "compare digits --workers 999999999999": "argument --workers: must be a whole number from 1 to 4096",
-    "compare digits --gpu-share -1": "argument --gpu-share: must be a finite number ≥ 0, got '-1'",
+    "compare digits --gpus -1": "argument --gpus: must be a finite number ≥ 0, got '-1'",
     "compare digits --checkpoint-seconds inf": "argument --checkpoint-seconds: must be a finite number ≥ 0",
     "compare digits --devices cuda:7": "there is no device 'cuda:7' here",
     "compare digits --devices meta": "there is no device 'meta' here",

@@ -8,7 +8,7 @@ import pytest
 
 from aimopt.cli import program
 
-RUNS = "--scale --set --store --engine --workers --threads --devices --processes --gpu-share --slurm "
+RUNS = "--scale --set --store --engine --workers --threads --devices --processes --gpus --slurm "
 RUNS += "--checkpoint-seconds --keep-weights"
 STUDIES = f"--grid --seeds --search-steps --option --dry-run --no-costs --report {RUNS}"
 FLAGS = {

@@ -15,10 +15,10 @@ from aimopt import AIM, EMA, kernels
 from aimopt.kernels.cpu.library import Library, library
 from aimopt.kernels.program import fuse
 from aimopt.parts.component import State, StepCount
-from optimizer_driver import EXCEPT_MATRICES, advance, assert_same, count_paths, drive, flat, parameters, push
+from optimizer_driver import FUSED, advance, assert_same, count_paths, drive, flat, parameters, push
 
 Class = Any
-every = pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
+every = pytest.mark.parametrize("Optimizer", FUSED, ids=lambda o: o.__name__)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ SHAPE = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    optimizer=st.sampled_from(EXCEPT_MATRICES),
+    optimizer=st.sampled_from(FUSED),
     layout=st.lists(st.tuples(SHAPE, st.sampled_from(KINDS), st.sampled_from(KINDS)), min_size=1, max_size=5),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
     decay=st.sampled_from([0.0, 0.1]),

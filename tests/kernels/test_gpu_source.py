@@ -13,7 +13,7 @@ import aimopt
 from aimopt import AdamW, Adaptive, Belief, Direct, FixedPoint, Relativistic, kernels
 from aimopt.kernels.gpu import launch as gpu
 from aimopt.kernels.gpu.triton_source import passed_uniforms, source
-from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8
 from optimizer_driver import advance, parameters
 from triton_interpreter import RADAR_PARTS, Elaborate, forget, interpreted, interpreter, program_for  # noqa: F401 (a fixture)
 
@@ -24,6 +24,7 @@ COMPILED = {
     "RADAR, float64": (RADAR_PARTS, [FLOAT64] * 4, [FLOAT64]),
     "RADAR, bfloat16 parameters": (RADAR_PARTS, [BFLOAT16, FLOAT32, FLOAT32, BFLOAT16], [FLOAT32]),
     "RADAR, all in 16 bits": (RADAR_PARTS, [FLOAT16, BFLOAT16, BFLOAT16, FLOAT16], [FLOAT32]),
+    "RADAR, state in 8 bits": (RADAR_PARTS, [FLOAT32, INT8, UINT8, FLOAT32], [FLOAT32]),
     "NAdam": ((aimopt.ScheduledNesterov(), Adaptive(), Direct()), [FLOAT32] * 4, [FLOAT32, FLOAT64]),
     "Belief": ((aimopt.EMA(), Belief(), Direct()), [FLOAT32] * 4, [FLOAT32]),
     "annealed": (

@@ -75,7 +75,7 @@ def test_a_library_of_other_contracts_is_not_used(monkeypatch: pytest.MonkeyPatc
     try:
         refused: Any = library()
         assert isinstance(refused, Reason)
-        assert "was built from another version of aimopt; reinstall aimopt" in refused.text
+        assert "was built from another version of aimopt; reinstall aimopt with" in refused.text
     finally:
         monkeypatch.undo()
         load_library.cache_clear()

@@ -14,7 +14,7 @@ from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Geometry, State, StepCount, zeros
 from aimopt.parts.composition import Parts
-from optimizer_driver import ALL, EXCEPT_MATRICES, advance, assert_same, drive, flat, parameters
+from optimizer_driver import ALL, FUSED, NEEDS_WHOLE_TENSORS, advance, assert_same, drive, flat, parameters
 
 
 def program(optimizer: AIM) -> Program | Reason:
@@ -28,11 +28,13 @@ def fused(optimizer: AIM) -> Program:
     return result
 
 
-def test_all_optimizers_but_the_spectral_ones_are_fused() -> None:
+def test_all_optimizers_but_those_that_need_a_whole_tensor_are_fused() -> None:
     classes: list[Any] = ALL
     not_fused = [Optimizer for Optimizer in classes if isinstance(program(Optimizer(parameters([(2, 2)]))), Reason)]
-    assert set(not_fused) == {aimopt.Muon, aimopt.AcceleratedMuon}
-    assert len(EXCEPT_MATRICES) > 10
+    assert {Optimizer.__name__ for Optimizer in not_fused} == set(NEEDS_WHOLE_TENSORS)
+    assert len(FUSED) > 10
+    fused(aimopt.MARS(parameters(), clip_norm=None))
+    fused(aimopt.CautiousAdamW(parameters(), rescale=False))
 
 
 def test_radar_reads_and_writes_the_memory_of_adam_once() -> None:
@@ -43,7 +45,7 @@ def test_radar_reads_and_writes_the_memory_of_adam_once() -> None:
     assert radar.scratch == 1
 
 
-@pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
+@pytest.mark.parametrize("Optimizer", FUSED, ids=lambda o: o.__name__)
 @pytest.mark.parametrize("decay", ["Decoupled", "Coupled", "Proximal", "CautiousDecay", "Corrected"])
 def test_registers_are_filled_before_they_are_read_and_the_gradient_is_not_written(Optimizer: Any, decay: str) -> None:
     optimizer = Optimizer(parameters(), weight_decay=0.1)
@@ -136,7 +138,7 @@ class Masked(Geometry):
 @pytest.mark.parametrize(
     ("geometry", "reason"),
     [
-        (Normalized(), "it uses 'norm', which is not element-wise"),
+        (Normalized(), "it needs the 'norm' of a whole tensor"),
         (Branching(), "it branches on the value of a tensor or of the step count; use torch.where"),
         (Masked(), "it mixes a tensor of the step with a Tensor"),
     ],

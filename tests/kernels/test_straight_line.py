@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,22 @@ from aimopt.kernels.cpu.library import Library, instruction_set, instruction_set
 from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.optimizers import precompiled
 from aimopt.parts.component import Geometry, State, StepCount
-from optimizer_driver import NEEDS_MATRICES
+from optimizer_driver import NEEDS_WHOLE_TENSORS
 
 SIZES = ((1000,), (1,), (7, 19), (0,), (128,), (3,))
+LARGE_SIZES = ((5000,), (1, 4096), (60, 71), (33, 128))  # of state in 8 bits, with and without a part of a block
 ISAS = instruction_sets()
 
 
-def parameters(dtype: torch.dtype) -> list[Tensor]:
+def parameters(dtype: torch.dtype, sizes: Sequence[tuple[int, ...]] = SIZES) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(size, generator=generator).to(dtype).requires_grad_() for size in SIZES]
+    return [torch.randn(size, generator=generator).to(dtype).requires_grad_() for size in sizes]
 
 
-def end_of_run(make: Any, dtype: torch.dtype, steps: int = 4) -> tuple[list[Tensor], AIM]:
-    params = parameters(dtype)
+def end_of_run(
+    make: Any, dtype: torch.dtype, steps: int = 4, sizes: Sequence[tuple[int, ...]] = SIZES
+) -> tuple[list[Tensor], AIM]:
+    params = parameters(dtype, sizes)
     optimizer = make(params)
     generator = torch.Generator().manual_seed(2)
     for _ in range(steps):
@@ -64,7 +67,7 @@ def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
         pass
 
 
-NAMES = [name for name in aimopt.available() if name not in NEEDS_MATRICES]
+NAMES = [name for name in aimopt.available() if name not in NEEDS_WHOLE_TENSORS]
 KINDS: list[tuple[torch.dtype, dict[str, Any]]] = [
     (torch.float32, {}),
     (torch.float64, {}),
@@ -72,6 +75,8 @@ KINDS: list[tuple[torch.dtype, dict[str, Any]]] = [
     (torch.float16, {}),
     (torch.float32, {"state_dtype": "bfloat16"}),
     (torch.bfloat16, {"state_dtype": "bfloat16"}),
+    (torch.float32, {"state_dtype": "int8"}),
+    (torch.bfloat16, {"state_dtype": "int8"}),
 ]
 
 
@@ -81,38 +86,43 @@ KINDS: list[tuple[torch.dtype, dict[str, Any]]] = [
 def test_a_kernel_computes_the_bits_of_the_interpreter(
     name: str, dtype: torch.dtype, options: dict[str, Any], isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sizes = LARGE_SIZES if options.get("state_dtype") == "int8" else SIZES
     for decay in (0.0, 0.1):
 
         def make(params: list[Tensor], decay: float = decay) -> AIM:
             return aimopt.create(name, params, lr=0.01, weight_decay=decay, fused=True, **options)
 
         with instruction_set(isa):
-            ours, optimizer = end_of_run(make, dtype)
+            ours, optimizer = end_of_run(make, dtype, sizes=sizes)
             assert kernels_in_use(optimizer) == [True]
             with monkeypatch.context() as context:
                 interpret_everything(context)
-                interpreted, optimizer = end_of_run(make, dtype)
+                interpreted, optimizer = end_of_run(make, dtype, sizes=sizes)
                 assert kernels_in_use(optimizer) == [False]
         assert all(map(torch.equal, ours, interpreted))
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
-    def make(params: list[Tensor]) -> AIM:
-        return aimopt.RADAR(params, lr=0.01, fused=True)
-
+@pytest.mark.parametrize("state_dtype", [None, "int8"])
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_the_result_does_not_depend_on_the_number_of_threads(
+    state_dtype: Any, interpreted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interpreted:
+        interpret_everything(monkeypatch)
     threads, ends = torch.get_num_threads(), []
     big = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        p = big.to(torch.bfloat16).requires_grad_()
-        optimizer = make([p])
-        p.grad = p.detach() * 0.5
+        params = [x.to(torch.bfloat16).requires_grad_() for x in (big, big[:5001])]
+        optimizer = aimopt.RADAR(params, lr=0.01, fused=True, state_dtype=state_dtype)
+        for p in params:
+            p.grad = p.detach() * 0.5
         optimizer.step()
-        assert kernels_in_use(optimizer) == [True]
-        ends.append(p.detach().clone())
+        assert kernels_in_use(optimizer) == [not interpreted]
+        ends.append([*params, *(x for p in params for x in optimizer.state[p].values())])
     torch.set_num_threads(threads)
-    assert torch.equal(ends[0], ends[1])
-    assert torch.equal(ends[0], ends[2])
+    assert all(map(torch.equal, ends[0], ends[1]))
+    assert all(map(torch.equal, ends[0], ends[2]))
 
 
 def test_the_generated_file_is_that_of_the_optimizers() -> None:

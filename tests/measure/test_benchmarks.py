@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+import aimopt
 from aimopt.cli import main
 from aimopt.kernels.cpu.library import instruction_sets
-from aimopt.measure import step_benchmark, train_benchmark
+from aimopt.measure import muon_benchmark, step_benchmark, train_benchmark
 from aimopt.measure.machine import describe_machine
 from aimopt.measure.model_shapes import MODELS
 from aimopt.measure.timing import paired_ratio, time_in_turn
@@ -19,7 +20,13 @@ from aimopt.measure.timing import paired_ratio, time_in_turn
 
 @pytest.mark.parametrize(
     ("model", "parameters", "tensors"),
-    [("gpt2", 124_439_808, 148), ("resnet50", 23_705_252, 161), ("vit", 6_268_810, None), ("tiny", None, 500)],
+    [
+        ("gpt2", 124_439_808, 148),
+        ("gpt2-matrices", 84_934_656, 48),
+        ("resnet50", 23_705_252, 161),
+        ("vit", 6_268_810, None),
+        ("tiny", None, 500),
+    ],
 )
 def test_shapes_are_those_of_the_models(model: str, parameters: int | None, tensors: int | None) -> None:
     shapes = MODELS[model]()
@@ -62,6 +69,31 @@ def test_installed_peers_are_timed() -> None:
         "adabelief-pytorch",
         "lion-pytorch",
     } <= names
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_muon_is_timed_on_matrices(instructions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon_benchmark, "has_bfloat16_products", lambda: instructions)
+    monkeypatch.setitem(MODELS, "gpt2-matrices", lambda: [(6, 4), (4, 6), (6, 4)])
+    told: list[str] = []
+    rows = step_benchmark.run(["gpt2-matrices"], 2, told.append)
+    peers = ["torch Muon", "torch Muon in float32"][0 if instructions else 1 :]
+    names = ("Muon", "Muon, bfloat16 parameters")
+    assert [(row.ours, row.peer) for row in rows] == [(name, peer) for name in names for peer in peers]
+    assert (muon_benchmark.LEFT_OUT in told) is not instructions
+    assert {row.instruction_set for row in rows} == {step_benchmark.NO_KERNEL}
+
+
+def test_torchs_muon_in_float32_differs_from_ours_by_rounding_alone() -> None:
+    params = [torch.linspace(-1, 1, 24).view(4, 6).sin().requires_grad_() for _ in range(3)]
+    for p in params:
+        p.grad = torch.linspace(0, 9, 24).view(4, 6).cos()
+    muon_benchmark.Float32Muon(params[:1], lr=0.1).step()
+    aimopt.Muon(params[1:2], lr=0.1).step()
+    torch.optim.Muon(params[2:], lr=0.1).step()
+    apart = [(p - params[1]).abs().max() for p in params]
+    assert apart[0] < 1e-6 < 1e-5 < apart[2]
+    assert torch.equal(params[0].grad, params[1].grad)  # type: ignore[arg-type]
 
 
 def test_the_step_benchmark_runs_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

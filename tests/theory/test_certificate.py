@@ -38,7 +38,7 @@ class Run:
         c = self.certificate = certificate
         self.theta = theta.requires_grad_()
         self.optimizer = aimopt.RADAR(
-            [theta], c.lr, (c.beta1, 0.9), c.gamma, ell=c.ell, bias_correction=False, delta=delta, zeta=zeta
+            [theta], c.lr, (c.beta1, 0.9), gamma=c.gamma, ell=c.ell, bias_correction=False, delta=delta, zeta=zeta
         )
         self.t = 0
 
@@ -221,7 +221,9 @@ def test_the_first_step_needs_more_than_the_papers_start() -> None:
     d2 = lr / 2 - 3 * (c2 + 0.5) * lr**2
     assert min(d1, d2, c1, c2) > 0  # the stable regime of the appendix
     theta = torch.ones(1, dtype=torch.float64, requires_grad=True)
-    optimizer = aimopt.RADAR([theta], lr, (beta1, 0.9), gamma, ell=0.0, delta=1e-100, zeta=1.0, bias_correction=False)
+    optimizer = aimopt.RADAR(
+        [theta], lr, (beta1, 0.9), gamma=gamma, ell=0.0, delta=1e-100, zeta=1.0, bias_correction=False
+    )
     theta.grad = torch.ones(1, dtype=torch.float64)
     optimizer.step()
     x, m = theta.item(), (1 - theta.item()) / lr

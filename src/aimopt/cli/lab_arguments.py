@@ -91,7 +91,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         type=device,
         default=[],
         metavar="DEVICE",
-        help="devices such as cuda:0 cuda:1 (default: the CPU)",
+        help="devices of this machine, such as cuda:0 cuda:1 (default: the CPU)",
     )
     resources.add_argument(
         "--processes",
@@ -101,11 +101,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"number of processes per run, started by torchrun (default: {usual.processes})",
     )
     resources.add_argument(
-        "--gpu-share",
+        "--gpus",
         type=finite_number(0),
-        default=usual.gpu_share,
+        default=usual.gpus,
         metavar="X",
-        help=f"share of a GPU per run, with --engine ray (default: {usual.gpu_share:g})",
+        help=f"GPUs per run, with --engine slurm or ray; on Ray also a fraction (default: {usual.gpus:g})",
     )
     add_assignments(resources, "--slurm", "parameter of submitit, with --engine slurm; may be repeated")
     resources.add_argument(
@@ -176,7 +176,7 @@ def resources_of(arguments: argparse.Namespace) -> Resources:
         workers=arguments.workers,
         threads=arguments.threads,
         devices=tuple(arguments.devices),
-        gpu_share=arguments.gpu_share,
+        gpus=arguments.gpus,
         processes=arguments.processes,
         checkpoint_seconds=arguments.checkpoint_seconds,
         keep_weights=arguments.keep_weights,

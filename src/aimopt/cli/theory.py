@@ -94,9 +94,10 @@ def _stability_limit(optimizer: "AIM") -> str:
     from aimopt.parts.composition import Parts
     from aimopt.theory import quadratic
 
-    geometry = Parts.from_group(optimizer.param_groups[0]).geometry
-    if not geometry.linear:
-        return f"— ({type(geometry).__name__} is not linear)"
+    parts = Parts.from_group(optimizer.param_groups[0])
+    for part in (parts.geometry, parts.correction):
+        if not part.linear:
+            return f"— ({type(part).__name__} is not linear)"
     return f"{quadratic(optimizer).largest_stable:.4g}"
 
 

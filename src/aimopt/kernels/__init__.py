@@ -124,6 +124,7 @@ class _StepKey(NamedTuple):
     program: ProgramKey
     stochastic_rounding: bool
     device_type: str
+    state_keys: tuple[str, ...]  # the order of a parameter's state
 
 
 class FusedGroup:
@@ -145,7 +146,8 @@ class FusedGroup:
         """Locate the parameters that a kernel can step; the others are `unreachable`."""
         group, parts, params = checked.gathered.group, checked.gathered.parts, checked.gathered.params
         device_type = params[0].device.type
-        key = _StepKey(ProgramKey.from_group(parts, group, scaled=scaled), group["stochastic_rounding"], device_type)
+        program_key = ProgramKey.from_group(parts, group, scaled=scaled)
+        key = _StepKey(program_key, group["stochastic_rounding"], device_type, checked.gathered.keys)
         if self._made_for != key:
             self._adapt(key)
             self._made_for = key
@@ -177,7 +179,7 @@ class FusedGroup:
         if isinstance(backend, Reason):
             self.reason = backend
             return None
-        locator = Locator(program, ("step", *key.program.parts.buffers()), backend.device_type)
+        locator = Locator(program, key.state_keys, backend.device_type)
         if locator != self._locator:  # a schedule of a hyperparameter changes the program, not the tensors
             self._locator = locator
         return backend.make_step(program, key.stochastic_rounding)

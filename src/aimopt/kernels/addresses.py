@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout
+from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout, scale_indices
 from aimopt.kernels.memory import CheckedGroup, MemorySnapshot
 from aimopt.kernels.program import Program
+from aimopt.step.quantization import CODE_OF_DTYPE, scale_name, scale_shape
 from aimopt.step.storage import extent
 
 T = TypeVar("T")
@@ -37,6 +38,11 @@ class AddressTable(NamedTuple):
     members: list[int]  # indices into the located tensors
     scalars: list[list[Tensor]]  # per member, in the order of the program: the step count first
     rows: "array[int]"  # one `RowLayout` per member, end to end
+
+    @property
+    def layout(self) -> RowLayout:
+        """The layout of the rows."""
+        return RowLayout(len(self.scalar_types), len(self.types), len(scale_indices(self.types)))
 
     def select(self, column: "list[T]") -> "list[T]":
         """The entries of this table's members, from a list with one entry per located parameter."""
@@ -80,12 +86,15 @@ class Locator:
         self.width = len(names)
         self.scalars = [names.index(name) for name in program.scalars]
         self.buffers = [names.index(name) for name in program.streams[1:-1]]
+        # Per buffer, where its scales are; None if it is never in 8 bits.
+        scale_names = map(scale_name, program.streams[1:-1])
+        self.scales = [names.index(name) if name in names else None for name in scale_names]
         self._device_type = device_type
         self._coverages: WeakKeyDictionary[MemorySnapshot, Coverage] = WeakKeyDictionary()
 
     def __eq__(self, other: object) -> bool:
         """Whether another locator finds the same tensors."""
-        compared = ("width", "scalars", "buffers", "_device_type")
+        compared = ("width", "scalars", "buffers", "scales", "_device_type")
         return isinstance(other, Locator) and all(getattr(self, x) == getattr(other, x) for x in compared)
 
     def locate(self, checked: CheckedGroup) -> LocatedTensors:
@@ -101,6 +110,7 @@ class Locator:
         states = [row[2:] for row in checked.plain.rows()]
         scalars = [[state[k] for k in self.scalars] for state in states]
         buffers = [[state[k] for k in self.buffers] for state in states]
+        scales = [[None if k is None else state[k] for k in self.scales] for state in states]
         shared = _with_shared_memory([(p, *state) for p, state in zip(params, states, strict=True)])
         reachable = [
             i
@@ -109,6 +119,7 @@ class Locator:
             and p.device.type == self._device_type
             and _are_scalars(p, scalars[i])
             and _are_parallel_streams(p, grad, buffers[i])
+            and all(map(_has_its_scales, buffers[i], scales[i]))
         ]
         tables: dict[Any, AddressTable] = {}
         for i in reachable:
@@ -119,7 +130,8 @@ class Locator:
             table = tables.setdefault(key, AddressTable(*key, [], [], array("q")))
             table.members.append(i)
             table.scalars.append(scalars[i])
-            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i]))
+            used = [s for x, s in zip(buffers[i], scales[i], strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
+            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], used))
         reached = {checked.snapshot.plain_indices[i] for i in reachable}
         return Coverage(
             list(tables.values()),
@@ -128,12 +140,14 @@ class Locator:
         )
 
 
-def address_row(streams: Sequence[Tensor], scalars: Sequence[Tensor] = (), rank: int = 0) -> list[int]:
+def address_row(
+    streams: Sequence[Tensor], scalars: Sequence[Tensor] = (), rank: int = 0, scales: Sequence[Tensor] = ()
+) -> list[int]:
     """A row of an address table. The parameter is the first stream, the gradient the last one."""
-    layout, p = RowLayout(len(scalars), len(streams)), streams[0]
+    layout, p = RowLayout(len(scalars), len(streams), len(scales)), streams[0]
     row = [0] * layout.width
     row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
-    row[layout.FIRST_SCALAR :] = [x.data_ptr() for x in (*scalars, *streams)]
+    row[layout.FIRST_SCALAR :] = [x.data_ptr() for x in (*scalars, *scales, *streams)]
     return row
 
 
@@ -146,7 +160,7 @@ def _are_scalars(p: Tensor, tensors: Sequence[Tensor]) -> bool:
 def _are_parallel_streams(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bool:
     """Whether a kernel can read the streams of a parameter element by element in parallel."""
     streams = (p, *buffers, g)
-    if not all(x.dtype in STREAM_TYPES for x in streams):
+    if not all(x.dtype in STREAM_TYPES for x in streams) or p.dtype in CODE_OF_DTYPE or g.dtype in CODE_OF_DTYPE:
         return False
     types = {STREAM_TYPES[x.dtype] for x in streams}
     if len({per_element for _, per_element in types}) > 1 or ((FLOAT64 in dict(types)) and len(types) > 1):
@@ -154,6 +168,15 @@ def _are_parallel_streams(p: Tensor, g: Tensor, buffers: Sequence[Tensor]) -> bo
     if p.is_contiguous():
         return all(x.is_contiguous() for x in buffers)
     return _is_dense(p) and all(x.stride() == p.stride() for x in buffers)
+
+
+def _has_its_scales(buffer: Tensor, scales: Tensor | None) -> bool:
+    """Whether a buffer has a scale per block, if it is in 8 bits."""
+    if buffer.dtype not in CODE_OF_DTYPE:
+        return True
+    if scales is None or scales.dtype != torch.float32 or scales.device != buffer.device:
+        return False
+    return scales.shape == scale_shape(buffer.numel()) and scales.is_contiguous()
 
 
 def _with_shared_memory(written: Sequence[tuple[Tensor, ...]]) -> set[int]:

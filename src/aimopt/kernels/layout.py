@@ -10,7 +10,7 @@ Python imports this module. C++ includes `cpu/layout.h` and the two lists of cas
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -28,8 +28,12 @@ TYPES = (
     Type("float64", 8, "tl.float64"),
     Type("bfloat16", 2, "tl.bfloat16"),
     Type("float16", 2, "tl.float16"),
+    Type("int8", 1, "tl.int8"),
+    Type("uint8", 1, "tl.uint8"),
 )
-FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(len(TYPES))
+FLOAT32, FLOAT64, BFLOAT16, FLOAT16, INT8, UINT8 = range(len(TYPES))
+# Numbers in 8 bits (`step/quantization.py`). A stream of these has a scale per block, in a tensor of its own.
+CODED = (INT8, UINT8)
 COMPLEX_TYPES = {"complex64": FLOAT32, "complex128": FLOAT64}  # a complex number is a pair of these
 
 
@@ -38,24 +42,36 @@ def arithmetic_type(stream_types: tuple[int, ...]) -> int:
     return FLOAT64 if stream_types[0] == FLOAT64 else FLOAT32
 
 
+def scale_indices(stream_types: Sequence[int]) -> dict[int, int]:
+    """Which of a row's scales belong to which stream, by the position of the stream."""
+    return {k: j for j, k in enumerate(k for k, kind in enumerate(stream_types) if kind in CODED)}
+
+
 @dataclass(frozen=True)
 class RowLayout:
-    """One row of an address table, in 64-bit integers: numel, rank, scalar addresses, stream addresses.
+    """One row of an address table, in 64-bit integers: numel, rank, addresses of scalars, of scales, of streams.
 
     The first scalar is the step count. The first stream is the parameter, the last one the gradient. `rank` is the
-    position of the parameter in its optimizer, for the random bits of stochastic rounding.
+    position of the parameter in its optimizer, for the random bits of stochastic rounding. Streams in 8 bits have
+    scales, in the order of the streams.
     """
 
     scalars: int
     streams: int
+    scales: int = 0
     NUMEL: ClassVar[int] = 0
     RANK: ClassVar[int] = 1
     FIRST_SCALAR: ClassVar[int] = 2
 
     @property
+    def first_scale(self) -> int:
+        """The position of the first scales' address."""
+        return self.FIRST_SCALAR + self.scalars
+
+    @property
     def first_stream(self) -> int:
         """The position of the parameter's address."""
-        return self.FIRST_SCALAR + self.scalars
+        return self.first_scale + self.scales
 
     @property
     def gradient(self) -> int:
@@ -130,7 +146,7 @@ _UNIFORM_ONLY = (Operation("add", "{a} + {b}", "{a} + {b}", 2, on_numbers=lambda
 
 ELEMENT_OPS = {operation.name: operation for operation in (*_ELEMENT_ONLY, *_SHARED)}
 UNIFORM_OPS = {operation.name: operation for operation in (*_UNIFORM_ONLY, *_SHARED)}
-MEMORY_OPS = ("load", "store", "store_stochastic")  # of the CPU kernel: 16-bit streams to scratch and back
+MEMORY_OPS = ("load", "store", "store_stochastic")  # of the CPU kernel: narrow streams to scratch and back
 OPERANDS, NUMBERS = "abc", "st"
 
 # The codes that the CPU kernel knows operations by.
@@ -144,6 +160,7 @@ UNIFORM_INSTRUCTION = ("op", "out", *OPERANDS)
 PROGRAM_COUNTS = {
     "arithmetic": "the type of the arithmetic: float32 or float64",
     "streams": "registers below this are memory, the others are scratch",
+    "scales": "streams in 8 bits",
     "scratch": "scratch registers",
     "instructions": "entries of `code`",
     "numbers": "entries of `number_slots`",
@@ -164,8 +181,9 @@ PROGRAM_ARRAYS = {
 MAX_REGISTERS = 64
 INSTRUCTION_SETS = {"baseline": "baseline", "avx2": "AVX2", "avx512": "AVX-512", "neon": "NEON"}
 
-# The arguments of a kernel, which steps the elements [begin, end) of one tensor. `numbers` have the type of the
-# arithmetic; `key` is the tensor's, for random numbers.
+# The arguments of a kernel, which steps the elements [begin, end) of one tensor; `begin` is that of a block of 8-bit
+# codes. The scales follow the streams. `numbers` have the type of the arithmetic; `key` is the tensor's, for random
+# numbers.
 KERNEL_ARGUMENTS = "char *const *streams, const void *numbers, uint32_t key, size_t begin, size_t end"
 
 

@@ -12,7 +12,7 @@ The numbers (A, B, c, …) are expressions of the step count and the learning ra
 any optimizer is stated here: every element-wise component has a program, also one that a user wrote.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import lru_cache
@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
-from aimopt.kernels.layout import MAX_REGISTERS
+from aimopt.kernels.layout import MAX_REGISTERS, TYPES
 from aimopt.kernels.peephole import Drafts, draft
 from aimopt.kernels.symbols import Graph, Node, Number, Untraceable
 from aimopt.parts.composition import Parts
 from aimopt.step.move import GROUP_KEYS, Move
+from aimopt.step.precision import draws
 
 STEP, LR, SCALE = "step", "lr", "grad_scale"
 INPUT = "(an input)"  # in a part, instead of the value of a hyperparameter
@@ -111,7 +112,7 @@ def fuse(key: ProgramKey) -> Program:
         raise Untraceable(f"its state {shaped[0]!r} does not have the shape of the parameter")
     state = {name: graph.number(name) if name in scalars else graph.stream(name) for name in buffers}
     p, g, t = graph.stream("param"), graph.stream("grad"), graph.number(STEP)
-    group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR)}
+    group = {**dict(zip(GROUP_KEYS, key.group_values, strict=True)), "lr": graph.number(LR), "differentiable": False}
     raw = g / graph.number(SCALE) if key.scaled else g
     raw.node()  # unscale before any other arithmetic: the square of a large scale overflows
     # A `Symbol` behaves like a tensor in the arithmetic of a move.
@@ -131,6 +132,11 @@ def fuse(key: ProgramKey) -> Program:
         results,
         tuple(map(".".join, inputs)),
     )
+
+
+def draw_indices(stream_types: Sequence[int]) -> dict[int, int]:
+    """Which draw of random bits rounds which stream, by its position. The gradient, the last one, is not rounded."""
+    return draws([TYPES[kind].size for kind in stream_types[:-1]])
 
 
 def _operands_first(wanted: Iterable[Any]) -> list[Node]:
@@ -228,7 +234,7 @@ def _allocate(order: list[Node], drafts: Drafts, register: dict[Node, int], rese
         if node not in register:
             register[node] = free.pop() if free else used
             used = max(used, register[node] + 1)
-    needed = used + streams  # 16-bit streams are converted into scratch
+    needed = used + streams  # narrow streams are converted into scratch
     if needed > MAX_REGISTERS:
         raise Untraceable(f"it needs {needed} registers, and the fused step has {MAX_REGISTERS}")
     return used - streams

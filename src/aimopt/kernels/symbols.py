@@ -140,6 +140,8 @@ class Symbol:
             raise AttributeError(name)
         in_place = name.endswith("_")
         operation = _OPERATIONS.get(name.removesuffix("_"))
+        if name in _REDUCTIONS:
+            raise Untraceable(f"it needs the {name!r} of a whole tensor before it can move one element")
         if operation is None:
             raise Untraceable(f"it uses {name!r}, which is not element-wise or not known to the fused step")
         return partial(self._in_place if in_place else self._out_of_place, operation)
@@ -293,6 +295,7 @@ def _constant(value: float) -> Callable[[Symbol], Symbol]:
     return lambda x: Symbol(x.graph, {}, value)
 
 
+_REDUCTIONS = frozenset(["norm", "mean", "sum", "prod", "std", "var", "amax", "amin", "count_nonzero", "any", "all"])
 # The tensor methods that a step may call; with a trailing underscore, in place.
 _OPERATIONS: dict[str, Callable[..., Symbol]] = {
     "add": lambda x, y, alpha=1: x.plus(_mul(x._lift(y), alpha)),

@@ -68,7 +68,7 @@ def run(
         store: the folder of the runs. Finished runs in it are never trained again.
         engine: what starts the runs: "local", "ray" or "slurm".
         resources: number of runs at once, devices, threads.
-        costs: also measure time and memory of a step, after all runs.
+        costs: also measure time and memory of a step on this machine, after all runs; not if a cluster's GPUs train.
         progress: show progress on the terminal, or on this console.
 
     A run that fails does not stop the others: see `Findings.failed`. After Ctrl-C, the same call continues.
@@ -192,7 +192,9 @@ def _run_prepared(
     """Train and analyse studies that the store has, and whose data are there."""
     summary = _execute(studies, store, engine, resources, console)
     seconds = summary.seconds
-    reasons = [_measure_costs(study, store, resources, console) for study in studies] if costs else []
+    # This machine has not the GPUs on which a cluster trained.
+    measurable = engine == DEFAULT_ENGINE or not resources.cluster_gpus
+    reasons = [_measure_costs(study, store, resources, console) for study in studies] if costs and measurable else []
     return BatchResult(
         findings=analyse_all(studies, store),
         runs=len(summary.ended_runs),

@@ -17,6 +17,11 @@ def gpt2(layers: int = 12, width: int = 768, vocabulary: int = 50257, positions:
     return [(vocabulary, width), (positions, width), *(norm + attention + norm + mlp) * layers, *norm]
 
 
+def gpt2_matrices() -> Shapes:
+    """The hidden matrices of GPT-2, for optimizers of matrices; input × output, as Hugging Face stores them."""
+    return [shape for shape in gpt2()[2:] if len(shape) == 2]
+
+
 def resnet50(classes: int = 100) -> Shapes:
     """ResNet-50 with the 3×3 stem for 32×32 images."""
 
@@ -56,4 +61,11 @@ def tiny(tensors: int = 500) -> Shapes:
     return [(8 * (i % 7 + 1),) for i in range(tensors)]
 
 
-MODELS: dict[str, Callable[[], Shapes]] = {"gpt2": gpt2, "resnet50": resnet50, "vit": vit, "tiny": tiny}
+MODELS: dict[str, Callable[[], Shapes]] = {
+    "gpt2": gpt2,
+    "gpt2-matrices": gpt2_matrices,
+    "resnet50": resnet50,
+    "vit": vit,
+    "tiny": tiny,
+}
+MATRICES = ("gpt2-matrices",)  # the models for optimizers of matrices alone

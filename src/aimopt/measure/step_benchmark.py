@@ -19,12 +19,13 @@ from torch import Tensor
 import aimopt
 from aimopt.kernels.addresses import address_row
 from aimopt.kernels.cpu.library import instruction_set, instruction_sets, library
-from aimopt.measure.model_shapes import MODELS, Shapes
+from aimopt.measure import muon_benchmark
+from aimopt.measure.model_shapes import MATRICES, MODELS, Shapes
 from aimopt.measure.timing import Ratio, paired_ratio, state_bytes_per_parameter, time_in_turn
 from aimopt.messages.reason import Reason
 from aimopt.messages.text_table import text_table
 
-LARGE = ("gpt2", "resnet50")  # a step of the others takes milliseconds: they get more rounds
+LARGE = ("gpt2", "resnet50")
 STREAMING = "streaming"
 NO_KERNEL = "unfused"  # in place of an instruction set
 LR = 1e-6  # the same gradient in every step: with this, parameters hardly move
@@ -42,6 +43,8 @@ class Family(NamedTuple):
 
     ours: TimedOptimizer
     peers: tuple[TimedOptimizer, ...]
+    dtype: torch.dtype = torch.float32  # of the parameters
+    fused: bool = True  # whether our kernels make the step
 
 
 class StepTiming(NamedTuple):
@@ -110,24 +113,37 @@ def families() -> list[Family]:
         "NAdam": _installed(("torch NAdam foreach", partial(torch.optim.NAdam, lr=LR, foreach=True))),
     }
     ours = {name: TimedOptimizer(name, partial(getattr(aimopt, name), lr=LR)) for name in peers}
-    narrow_state = TimedOptimizer("RADAR, bfloat16 state", partial(aimopt.RADAR, lr=LR, state_dtype="bfloat16"))
+    narrow_states = [
+        TimedOptimizer(f"RADAR, {dtype} state", partial(aimopt.RADAR, lr=LR, state_dtype=dtype))
+        for dtype in ("bfloat16", "int8")
+    ]
     return [
         *(Family(ours[name], installed) for name, installed in peers.items() if installed),
-        Family(narrow_state, (ours["RADAR"], *_installed(("torch AdamW fused", partial(adamw, fused=True))))),
+        *(
+            Family(narrow, (ours["RADAR"], *_installed(("torch AdamW fused", partial(adamw, fused=True)))))
+            for narrow in narrow_states
+        ),
     ]
+
+
+def matrix_families() -> list[Family]:
+    """The comparisons on models that have matrices alone."""
+    ours, peers = partial(aimopt.Muon, lr=LR), _installed(*muon_benchmark.torch_peers(LR))
+    return [Family(TimedOptimizer(name, ours), peers, dtype, False) for name, dtype in muon_benchmark.DTYPES.items()]
 
 
 def time_family(model: str, shapes: Shapes, family: Family, rounds: int) -> list[StepTiming]:
     """Time the optimizers of a family in turn."""
-    params = [torch.zeros(shape).normal_(std=0.02).requires_grad_() for shape in shapes]
+    params = [torch.zeros(shape).normal_(std=0.02).to(family.dtype).requires_grad_() for shape in shapes]
     for p in params:
         p.grad = torch.randn_like(p)
-    ours = {isa: _made_for(isa, family.ours, params) for isa in timed_instruction_sets()}
+    sets = timed_instruction_sets() if family.fused else [NO_KERNEL]
+    ours = {isa: _made_for(isa, family.ours, params) for isa in sets}
     peers = {name: build(params) for name, build in family.peers}
     calls: dict[str, Callable[[], Any]] = {name: optimizer.step for name, optimizer in (peers | ours).items()}
     first = next(iter(ours.values()))
     count = sum(p.numel() for p in params)
-    streaming = streaming_over(params, first)
+    streaming = streaming_over(params, first) if family.fused else None
     if streaming is not None and count > 1e6:  # below that, the time of the call dominates
         calls[STREAMING] = streaming
     times = time_in_turn(calls, rounds)
@@ -170,7 +186,9 @@ def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -
     lib = library()
     if isinstance(lib, Reason):
         return None
-    own_buffers = [[torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim] for p in params]
+    own_buffers = [
+        [torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim and x.shape == p.shape] for p in params
+    ]
     streams = [(p, *buffers, p.grad) for p, buffers in zip(params, own_buffers, strict=True) if p.grad is not None]
     if any(x.dtype != torch.float32 for tensors in streams for x in tensors):
         return None
@@ -186,10 +204,19 @@ def run(models: Sequence[str], rounds: int, progress: Callable[[str], None] = pr
     """All comparisons on the given models."""
     rows = []
     for model in models:
-        for family in families():
+        if model in MATRICES and not muon_benchmark.has_bfloat16_products():
+            progress(muon_benchmark.LEFT_OUT)
+        for family in matrix_families() if model in MATRICES else families():
             progress(f"{model}: {family.ours.name} against {', '.join(peer.name for peer in family.peers)}")
-            rows += time_family(model, MODELS[model](), family, rounds * (1 if model in LARGE else 5))
+            rows += time_family(model, MODELS[model](), family, _rounds(model, rounds))
     return rows
+
+
+def _rounds(model: str, rounds: int) -> int:
+    """A step takes milliseconds on small models, and seconds on matrices."""
+    if model in MATRICES:
+        return max(3, rounds // 3)
+    return rounds * (1 if model in LARGE else 5)
 
 
 def table(rows: Sequence[StepTiming]) -> str:

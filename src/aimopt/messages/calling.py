@@ -1,7 +1,8 @@
 """Errors of a constructor name the optimizer that was called, not the class or part that raised them.
 
-RADAR(params, eps=1e-8)     TypeError: RADAR() got an unexpected keyword argument 'eps'; write zeta=eps² instead …
-RADAR(params, gamma=-1)     ValueError: RADAR: GradientDifference: gamma must be a number in [0, ∞), got -1
+RADAR(params, gama=1)               TypeError: RADAR() got an unexpected keyword argument 'gama'; did you mean 'gamma'?
+RADAR(params, 1e-3, betas, 1e-8)    TypeError: RADAR() takes params, lr and betas by position, and got 4 arguments; …
+RADAR(params, gamma=-1)             ValueError: RADAR: GradientDifference: gamma must be a number in [0, ∞), got -1
 """
 
 import functools
@@ -14,6 +15,10 @@ from aimopt.messages.spelling import suggestion
 
 # "Multiple values": the named optimizer passes this keyword itself, so its caller cannot.
 _UNEXPECTED = re.compile(r"got (?:an unexpected|multiple values for) keyword argument '(\w+)'")
+_TOO_MANY = re.compile(r"takes .*positional arguments? but \d+ (?:was|were) given")
+_CONSTRUCTOR = re.compile(r"^\w+\.__init__\(\)")
+# The order of torch.optim.AdamW, whose arguments people have at hand.
+_ADAMW = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 
 def explained(
@@ -35,12 +40,37 @@ def explained(
             if isinstance(error, TypeError) and unexpected and unexpected[1] in kwargs:
                 hint = _hint(unexpected[1], called, relatives(), part_names)
                 text = f"{called.__name__}() got an unexpected keyword argument {unexpected[1]!r}; {hint}"
-            elif not text.startswith(called.__name__):
-                text = f"{called.__name__}: {text}"
-            error.args = (text,)
+            elif isinstance(error, TypeError) and _TOO_MANY.search(text):
+                text = _too_many(called, args) or text
+            error.args = (naming(called, text),)
             raise
 
     return wrapper
+
+
+def naming(called: type, text: str) -> str:
+    """The text of an error, which begins with the class that was called."""
+    text = _CONSTRUCTOR.sub(f"{called.__name__}()", text)
+    return text if text.startswith(called.__name__) else f"{called.__name__}: {text}"
+
+
+def _too_many(called: type, args: tuple[Any, ...]) -> str | None:
+    """What to write instead of arguments that must be named; they usually come from a call of AdamW."""
+    parameters = inspect.signature(called).parameters
+    positional = [name for name, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    *names, last = positional
+    extra = args[len(positional) :]
+    if not extra:  # another function was called with too many
+        return None
+    text = f"{called.__name__}() takes {', '.join(names)} and {last} by position, and got {len(args)} arguments"
+    if (
+        positional[:3] == [*_ADAMW[:3]]
+        and (*positional, *_ADAMW[len(positional) :]) == _ADAMW
+        and len(extra) <= len(_ADAMW) - len(positional)
+    ):
+        order = zip(_ADAMW[len(positional) :], extra, strict=False)
+        return f"{text}; if they are AdamW's, write {', '.join(f'{name}={value!r}' for name, value in order)}"
+    return f"{text}; write the others by name: {', '.join(name for name in parameters if name not in positional)}"
 
 
 def _hint(keyword: str, called: type, relatives: Iterable[type], part_names: Collection[str]) -> str:
@@ -48,8 +78,6 @@ def _hint(keyword: str, called: type, relatives: Iterable[type], part_names: Col
     known = _keywords(called)
     if keyword in part_names:
         return f"the parts of {called.__name__} are fixed; choose others with AIM(params, lr, {keyword}=…, …)"
-    if keyword == "eps" and "zeta" in known:
-        return "write zeta=eps² instead, which is inside the square root: zeta=1e-16 for eps=1e-8"
     ours = [relative for relative in relatives if relative.__module__.startswith("aimopt.")]  # not a user's classes
     accepting = [relative.__name__ for relative in ours if keyword in _keywords(relative)]
     if accepting:

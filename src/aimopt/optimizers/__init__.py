@@ -1,22 +1,29 @@
-"""The named optimizers: each only picks a filter, a geometry and a correction.
+"""The named optimizers: each only picks parts. Those not in the table are `Decoupled` or `Coupled`, and `Last`.
 
-    optimizer        filter               geometry       correction
-    SGDM             HeavyBall            Euclidean      Direct
-    Nesterov         HeavyBall            Euclidean      FixedPoint
-    Adam, AdamW      EMA                  Adaptive       Direct
-    NAdam            ScheduledNesterov    Adaptive       Direct           torch's, with scheduled μ
-    ConstantNAdam    EMA                  Adaptive       FixedPoint       the paper's, with constant β1
-    QHAdam           QuasiHyperbolic      Adaptive       Direct
-    Adan             AdanPair             Adaptive       Direct
-    AdaBelief        EMA                  Belief         Direct
-    RAD              EMA                  Relativistic   Direct
-    RADAR            GradientDifference   Relativistic   FixedPoint
-    Lion             Lookback             Sign           Direct
-    AcceleratedLion  Lookback             Sign           FixedPoint       open in the paper
-    Muon             HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
-    AcceleratedMuon  HeavyBall            Spectral       FixedPoint       open in the paper
+    optimizer          filter               geometry       correction
+    SGDM               HeavyBall            Euclidean      Direct
+    Nesterov           HeavyBall            Euclidean      FixedPoint
+    Adam, AdamW        EMA                  Adaptive       Direct
+    NAdam              ScheduledNesterov    Adaptive       Direct           torch's, with scheduled μ
+    ConstantNAdam      EMA                  Adaptive       FixedPoint       the paper's, with constant β1
+    QHAdam             QuasiHyperbolic      Adaptive       Direct
+    Adan               AdanPair             Adaptive       Direct
+    AdaBelief          EMA                  Belief         Direct
+    AdEMAMix           TwoSpeed             Adaptive       Direct
+    MARS               VarianceReduced      Adaptive       Direct           its geometry sees the corrected gradient
+    CautiousAdamW      EMA                  Adaptive       Cautious         around Direct
+    LAMB               EMA                  Adaptive       Direct           decay TrustRatio
+    ScheduleFreeAdamW  Unfiltered           Adaptive       Direct           iterate ScheduleFree
+    RAD                EMA                  Relativistic   Direct
+    RADAR              GradientDifference   Relativistic   FixedPoint
+    Lion               Lookback             Sign           Direct
+    AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
+    Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
+    AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
+    NorMuon            HeavyBall            (see there)    MixThenMap       geometry NormalizedSpectral
+    SOAP               EMA                  Eigenbasis     Direct
 
-`create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Execution` as well.
+`create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
 """
 
 from typing import Any
@@ -26,11 +33,24 @@ from torch.optim.optimizer import ParamsT
 
 from aimopt.aim import AIM
 from aimopt.messages.spelling import suggestion
-from aimopt.optimizers.adaptive import AdaBelief, Adam, AdamW, Adan, ConstantNAdam, NAdam, QHAdam
+from aimopt.optimizers.adaptive import (
+    LAMB,
+    MARS,
+    AdaBelief,
+    Adam,
+    AdamW,
+    Adan,
+    AdEMAMix,
+    CautiousAdamW,
+    ConstantNAdam,
+    NAdam,
+    QHAdam,
+    ScheduleFreeAdamW,
+)
 from aimopt.optimizers.euclidean import SGDM, Nesterov
 from aimopt.optimizers.relativistic import RAD, RADAR
 from aimopt.optimizers.sign import AcceleratedLion, Lion
-from aimopt.optimizers.spectral import AcceleratedMuon, Muon
+from aimopt.optimizers.spectral import SOAP, AcceleratedMuon, Muon, NorMuon
 
 NAMED: tuple[type[AIM], ...] = (
     RADAR,
@@ -44,10 +64,17 @@ NAMED: tuple[type[AIM], ...] = (
     QHAdam,
     Adan,
     AdaBelief,
+    LAMB,
+    ScheduleFreeAdamW,
+    AdEMAMix,
+    MARS,
+    CautiousAdamW,
     Lion,
     Muon,
     AcceleratedLion,
     AcceleratedMuon,
+    NorMuon,
+    SOAP,
 )
 
 

@@ -9,7 +9,7 @@ from aimopt.optimizers.signatures import LR
 from aimopt.parts.corrections import Direct, FixedPoint
 from aimopt.parts.filters import HeavyBall
 from aimopt.parts.geometries import Euclidean
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 @final
@@ -24,7 +24,7 @@ class SGDM(AIM):
         weight_decay: float = 0.0,
         *,
         decoupled_weight_decay: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -34,7 +34,7 @@ class SGDM(AIM):
             correction=Direct(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -50,7 +50,7 @@ class Nesterov(AIM):
         weight_decay: float = 0.0,
         *,
         decoupled_weight_decay: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -60,5 +60,5 @@ class Nesterov(AIM):
             correction=FixedPoint(),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )

@@ -20,22 +20,26 @@ from aimopt.aim import AIM
 from aimopt.kernels.cpu import header
 from aimopt.kernels.cpu.cpp_source import function, instance, is_vectorizable
 from aimopt.kernels.cpu.encode import Structure, structure_of
-from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from aimopt.kernels.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8, arithmetic_type
 from aimopt.kernels.program import Program
 from aimopt.messages.reason import Reason
 from aimopt.optimizers import NAMED
+from aimopt.parts.component import Initial
 from aimopt.parts.composition import Parts
 from aimopt.step.options import OPTIONS
 
 FILE = Path(header.__file__).with_name("kernels.inc")
+IN_8_BITS = "8 bits"
 # The dtypes of the parameter and its gradient, and of the state.
-DTYPES = (
+DTYPES: tuple[tuple[int, int | str], ...] = (
     (FLOAT32, FLOAT32),
     (FLOAT32, BFLOAT16),
     (BFLOAT16, FLOAT32),
     (BFLOAT16, BFLOAT16),
     (FLOAT16, FLOAT32),
     (FLOAT64, FLOAT64),
+    (FLOAT32, IN_8_BITS),
+    (BFLOAT16, IN_8_BITS),
 )
 
 
@@ -44,11 +48,14 @@ def structures() -> dict[Structure, str]:
     found: dict[Structure, str] = {}
     for optimizer in NAMED:
         for options in _variants(optimizer):
-            program = _program(optimizer, options)
-            if program is None:
+            parts = _parts(optimizer, options)
+            program = None if parts is None else _program(*parts)
+            if parts is None or program is None:
                 continue
+            buffers = parts[0].buffers()
             for of_parameter, of_state in DTYPES:
-                types = (of_parameter, *[of_state] * (len(program.streams) - 2), of_parameter)
+                of_buffers = [_type_of(buffers[name], of_parameter, of_state) for name in program.streams[1:-1]]
+                types = (of_parameter, *of_buffers, of_parameter)
                 structure = structure_of(program, types, stochastic=True)
                 if is_vectorizable(structure):
                     found.setdefault(structure, optimizer.__name__)
@@ -64,12 +71,25 @@ def _variants(optimizer: type[AIM]) -> Iterator[dict[str, Any]]:
             yield {"weight_decay": weight_decay, **switch}
 
 
-def _program(optimizer: Any, options: dict[str, Any]) -> Program | None:
+def _type_of(buffer: Initial, of_parameter: int, of_state: int | str) -> int:
+    """The type of a buffer's stream: in 8 bits, that of its code; 32 bits or more if it starts from the parameter."""
+    if buffer.of_parameter:
+        return arithmetic_type((of_parameter,))
+    if isinstance(of_state, int):
+        return of_state
+    return {"signed": INT8, "unsigned": UINT8, None: FLOAT32}[buffer.code]
+
+
+def _parts(optimizer: Any, options: dict[str, Any]) -> tuple[Parts, dict[str, Any]] | None:
     try:
         (group,) = optimizer([torch.zeros(2, 2, requires_grad=True)], **options).param_groups
     except ValueError:  # options that exclude each other
         return None
-    program = kernels.program_of(Parts.from_group(group), group)
+    return Parts.from_group(group), group
+
+
+def _program(parts: Parts, group: dict[str, Any]) -> Program | None:
+    program = kernels.program_of(parts, group)
     return None if isinstance(program, Reason) else program
 
 

@@ -8,8 +8,19 @@ from aimopt.aim import AIM
 from aimopt.optimizers.signatures import LR, Betas, numbers
 from aimopt.parts.corrections import Direct, FixedPoint
 from aimopt.parts.filters import EMA, GradientDifference
-from aimopt.parts.geometries import Relativistic
-from aimopt.step.options import Execution
+from aimopt.parts.geometries import Relativistic, zeta_of_eps
+from aimopt.step.options import Keywords
+
+ZETA = 1e-16
+
+
+def _zeta(zeta: float | None, eps: float | None) -> float | None:
+    """ζ as given, or from AdamW's ε."""
+    if eps is None:
+        return zeta
+    if zeta != ZETA:
+        raise ValueError(f"zeta={zeta!r} and eps={eps!r} set the same value, zeta = eps²; give one of them")
+    return zeta_of_eps(eps)
 
 
 @final
@@ -23,6 +34,9 @@ class RADAR(AIM):
     Args:
         lr: η.
         betas: (β1, β2).
+        eps: AdamW's ε, for a swap in one line: it sets zeta = eps².
+        weight_decay: 0 by default, as in the paper; torch.optim.AdamW's default is 0.01. Write the value you want.
+        amsgrad: use the largest v so far, as AdamW's.
         gamma: γ. The paper uses 0.1, and 0.01 for reinforcement learning and Qwen.
         ell: ℓ as a fixed number, as in the authors' code. None lets ℓ follow the learning rate.
         ell_ratio: ℓ = ell_ratio·η, if `ell` is None.
@@ -36,27 +50,29 @@ class RADAR(AIM):
         params: ParamsT,
         lr: LR = 1e-3,
         betas: Betas = (0.9, 0.999),
-        gamma: float = 0.1,
         *,
+        gamma: float = 0.1,
         ell: float | None = None,
         ell_ratio: float = 0.01,
         delta: float = 1.0,
-        zeta: float = 1e-16,
+        zeta: float = ZETA,
+        eps: float | None = None,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = True,
+        amsgrad: bool = False,
         bias_correction: bool | str = True,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         super().__init__(
             params,
             lr,
             filter=GradientDifference(beta1, gamma, bias_correction),
-            geometry=Relativistic(beta2, delta, zeta, bias_correction=bias_correction),
+            geometry=Relativistic(beta2, delta, _zeta(zeta, eps), amsgrad=amsgrad, bias_correction=bias_correction),
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -69,19 +85,20 @@ class RAD(AIM):
         params: ParamsT,
         lr: LR = 1e-3,
         betas: Betas = (0.9, 0.999),
+        *,
         delta: float = 1.0,
         order: int = 1,
         weight_decay: float = 0.0,
-        *,
-        zeta: float | None = 1e-16,
+        zeta: float | None = ZETA,
+        eps: float | None = None,
         max_iter: int | None = None,
         final_delta: float | None = None,
         amsgrad: bool = False,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         beta1, beta2 = numbers(betas, 2)
         geometry = Relativistic(
-            beta2, delta, zeta, order, amsgrad, debias_zeta=True, max_iter=max_iter, final_delta=final_delta
+            beta2, delta, _zeta(zeta, eps), order, amsgrad, debias_zeta=True, max_iter=max_iter, final_delta=final_delta
         )
         super().__init__(
             params,
@@ -90,5 +107,5 @@ class RAD(AIM):
             geometry=geometry,
             correction=Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )

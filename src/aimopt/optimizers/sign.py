@@ -9,7 +9,7 @@ from aimopt.optimizers.signatures import LR, Betas, numbers
 from aimopt.parts.corrections import Direct, FixedPoint
 from aimopt.parts.filters import Lookback
 from aimopt.parts.geometries import Sign
-from aimopt.step.options import Execution
+from aimopt.step.options import Keywords
 
 
 @final
@@ -22,7 +22,7 @@ class Lion(AIM):
         lr: LR = 1e-4,
         betas: Betas = (0.9, 0.99),
         weight_decay: float = 0.0,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -31,7 +31,7 @@ class Lion(AIM):
             geometry=Sign(),
             correction=Direct(),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )
 
 
@@ -48,7 +48,7 @@ class AcceleratedLion(AIM):
         *,
         ell: float | None = None,
         ell_ratio: float | None = None,
-        **execution: Unpack[Execution],
+        **keywords: Unpack[Keywords],
     ):
         super().__init__(
             params,
@@ -57,5 +57,5 @@ class AcceleratedLion(AIM):
             geometry=Sign(),
             correction=FixedPoint(ell, ell_ratio),
             weight_decay=weight_decay,
-            **execution,
+            **keywords,
         )

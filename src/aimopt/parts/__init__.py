@@ -5,6 +5,6 @@ tensor_list.py has the arithmetic of the parts.
 """
 
 # Importing these registers all parts: groups refer to them by name.
-from aimopt.parts import corrections, decays, filters, geometries, iterates
+from aimopt.parts import corrections, decays, filters, geometries, iterates, matrices
 
-__all__ = ["corrections", "decays", "filters", "geometries", "iterates"]
+__all__ = ["corrections", "decays", "filters", "geometries", "iterates", "matrices"]

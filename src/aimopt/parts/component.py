@@ -24,10 +24,10 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from inspect import isabstract
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class Initial:
     scalar: bool = False  # one number per parameter, stored on the device of the step count
     shaped: bool = False  # `make` decides the shape, such as that of a matrix's factor; such a step is not fused
     of_parameter: bool = False  # `make` gets the parameter instead of the gradient
+    # How it is stored if the state's dtype is int8. None: never in 8 bits, as a buffer that a small error would spoil.
+    code: Literal["signed", "unsigned"] | None = None
 
     def start(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The first value of this buffer."""
@@ -51,10 +53,15 @@ class Initial:
 
     def shape_for(self, p: Tensor) -> torch.Size:
         """The shape of this buffer for a parameter."""
-        return self.make(torch.empty_like(p, device="meta")).shape if self.shaped else p.shape
+        if not self.shaped:
+            return p.shape
+        like = torch.empty_like(p, device="meta")
+        return self.make(torch.view_as_real(like) if p.is_complex() else like).shape  # as the step sees it
 
 
 zeros = Initial(lambda gradient: torch.zeros_like(gradient, memory_format=torch.preserve_format))
+signed_zeros = replace(zeros, code="signed")  # an average of gradients, or of other vectors
+unsigned_zeros = replace(zeros, code="unsigned")  # an average of squares
 first_gradient = Initial(lambda gradient: gradient.clone(memory_format=torch.preserve_format))
 first_parameter = Initial(lambda p: p.clone(memory_format=torch.preserve_format), of_parameter=True)
 
@@ -94,23 +101,42 @@ class Component(ABC):
     axis: ClassVar[str]
     registry: ClassVar[dict[str, type["Component"]]]
     betas: ClassVar[tuple[str, ...]] = ()
+    wraps: ClassVar[str | None] = None  # the field that holds another part of this axis
+    # Other names that a user may give for a field when a group is made: the field, and its value from theirs.
+    aliases: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {}
+    declares: ClassVar[dict[str, str]] = {}  # what every final class of this axis must say, True or False, and why
 
     def __init_subclass__(cls) -> None:
         if Component in cls.__bases__:
             cls.registry = {}
         else:
+            if not isabstract(cls):
+                cls._check_declarations()
             known = cls.registry.setdefault(cls.__name__, cls)
             if known.__module__ != cls.__module__:
                 raise TypeError(f"{known.__module__} has a {cls.axis} called {cls.__name__}; give yours another name")
             cls.registry[cls.__name__] = cls
+
+    @classmethod
+    def _check_declarations(cls) -> None:
+        for name, meaning in cls.declares.items():
+            if not isinstance(getattr(cls, name, None), bool):
+                raise TypeError(
+                    f"{cls.__name__}: a {cls.axis} must say whether {meaning}; write `{name} = True` or "
+                    f"`{name} = False` in the class"
+                )
 
     def buffers(self) -> Mapping[str, Initial | Callable[[Tensor], Tensor]]:
         """The state of one parameter: the name of each buffer, and how it starts; a function gets the gradient."""
         return {}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The fields that are stored in the group under their own names."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.betas}
+        """The fields that the group stores under their own names; a wrapped part is a class name and its fields."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.betas}
+        if self.wraps is None:
+            return values
+        inner: Component = values[self.wraps]
+        return {**values, self.wraps: type(inner).__name__, **inner.hyperparameters()}
 
     def beta_values(self) -> tuple[float, ...]:
         """The fields that are stored in the group's `betas`."""
@@ -191,9 +217,14 @@ class Geometry(Component):
     """Decides the shape of a step: the map P from a direction to a displacement of unit learning rate."""
 
     axis = "geometry"
-    linear: ClassVar[bool]  # P(a·x + b·y) = a·P(x) + b·P(y)
+    declares: ClassVar[dict[str, str]] = {"linear": "its map is linear, P(a·x + b·y) = a·P(x) + b·P(y)"}
+    linear: ClassVar[bool]
     matrices_only: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()  # the filter's buffers that this geometry reads
+
+    def why_unfit(self, shape: torch.Size) -> str | None:
+        """Why a parameter of this shape cannot be stepped, or None; every shape of matrices is fit by default."""
+        return None
 
     @abstractmethod
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor | None:
@@ -208,6 +239,7 @@ class Correction(Component):
     """Decides what the θ-step adds to the descent point y = θ − η·P(m)."""
 
     axis = "correction"
+    linear: ClassVar[bool] = True  # with a linear P, the displacement is linear in m and ĝ
     joint: ClassVar[bool] = False  # `solve` gets the parameters of all groups, which must all have this correction
     solves_linear_system: ClassVar[bool] = False  # needs a linear P and no decay after the step
     prediction: ClassVar[tuple[float, ...]] = (1.0,)  # ĝ, as weights of g, g_prev, …
@@ -281,6 +313,10 @@ class Iterate(Component):
     def evaluation_point(self, state: State, p: Tensor) -> Tensor | None:
         """The point at which the model is to be evaluated; None if it is the parameters."""
         return None
+
+    def as_filter(self) -> Filter:
+        """The filter that maps the parameters, step after step, to the point of evaluation, for `aimopt.theory`."""
+        raise NotImplementedError(f"{type(self).__name__} is no constant filter of the parameters")
 
 
 class Descent(NamedTuple):

@@ -4,7 +4,9 @@
     parts.to_group()                                        {"filter": "EMA", "betas": (0.9, 0.999), "eps": 1e-8, …}
     Parts.from_group(group)                                 the same parts
 
-A group holds plain values: the class of each part by its name, and the hyperparameters of all parts next to `lr`.
+A group holds plain values: the class of each part by its name, and the hyperparameters of all parts next to `lr`. A
+part that a part wraps is there in the same way: `Cautious(FixedPoint())` is {"correction": "Cautious", "inner":
+"FixedPoint", …}.
 """
 
 from dataclasses import fields
@@ -109,16 +111,20 @@ class Parts(NamedTuple):
     def from_group(cls, group: dict[str, Any]) -> "Parts":
         """The parts that a parameter group describes. They are cached by value, because every step reads them."""
         classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
-        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes)])
+        wrapped = tuple([part.lookup(group.get(part.wraps, "")) for part in classes if part.wraps is not None])
+        values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes, wrapped)])
         try:
-            return _parts(classes, values)
+            return _parts(classes, wrapped, values)
         except TypeError:  # an unhashable value is invalid: building the part raises the error that says so
-            return _parts.__wrapped__(classes, values)
+            return _parts.__wrapped__(classes, wrapped, values)
 
 
 AXES: dict[str, type[Component]] = {axis.axis: axis for axis in (Filter, Geometry, Correction, Decay, Iterate)}
 assert tuple(AXES) == Parts._fields
 _ABSENT = "(absent)"
+# A scheduler that cycles momentum writes this key to all groups of an optimizer, if some of them have a HeavyBall. In a
+# group that has `betas` it is the first of them.
+CYCLED = "momentum"
 
 
 def _hashable(value: Any) -> Any:
@@ -126,28 +132,38 @@ def _hashable(value: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _keys(classes: tuple[type[Component], ...]) -> tuple[str, ...]:
-    """The group keys from which parts of these classes are read."""
-    names = [f.name for part in classes for f in fields(part) if f.name not in part.betas]
-    filter, geometry = classes[:2]
-    return tuple(dict.fromkeys(names + (["betas"] if filter.betas else list(geometry.betas))))
+def _keys(classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...]) -> tuple[str, ...]:
+    """The group keys from which parts of these classes, and the parts that they wrap, are read."""
+    names = [f.name for part in (*classes, *wrapped) for f in fields(part) if f.name not in part.betas]
+    filter, geometry, *_ = classes
+    return tuple(dict.fromkeys(names + (["betas", CYCLED] if filter.betas else list(geometry.betas))))
 
 
 @lru_cache(maxsize=4096)
-def _parts(classes: tuple[type[Component], ...], values: tuple[Any, ...]) -> Parts:
-    group = {name: value for name, value in zip(_keys(classes), values, strict=True) if value is not _ABSENT}
-    filter, geometry, *others = classes
+def _parts(
+    classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...], values: tuple[Any, ...]
+) -> Parts:
+    group = {name: value for name, value in zip(_keys(classes, wrapped), values, strict=True) if value is not _ABSENT}
+    filter, geometry, *_ = classes
     names = (*filter.betas, *geometry.betas)
+    beta_values: dict[type[Component], dict[str, Any]] = {}
     if filter.betas and "betas" in group:
         betas = group.pop("betas")
         if not isinstance(betas, tuple) or len(betas) != len(names):
             raise ValueError(f"betas must be the {len(names)} numbers ({', '.join(names)}), got {betas!r}")
-        beta_values = [betas[: len(filter.betas)], betas[len(filter.betas) :]]
-    else:
-        beta_values = [(), tuple(group[name] for name in geometry.betas if name in group)]
-    beta_values += [()] * len(others)
-    built = []
-    for part, values_of_part in zip(classes, beta_values, strict=True):
-        arguments = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
-        built.append(part(**arguments, **dict(zip(part.betas, values_of_part, strict=False))))
-    return Parts(*built)  # type: ignore[arg-type]
+        if CYCLED in group and all(f.name != CYCLED for part in (*classes, *wrapped) for f in fields(part)):
+            betas = (group[CYCLED], *betas[1:])
+        count = len(filter.betas)
+        beta_values[filter] = dict(zip(filter.betas, betas[:count], strict=True))
+        beta_values[geometry] = dict(zip(geometry.betas, betas[count:], strict=True))
+    elif not filter.betas:
+        beta_values[geometry] = {name: group[name] for name in geometry.betas if name in group}
+    return Parts(*[_build(part, group, beta_values.get(part, {})) for part in classes])  # type: ignore[arg-type]
+
+
+def _build(part: type[Component], group: dict[str, Any], betas: dict[str, Any]) -> Component:
+    """The part of this class, and the part that it wraps, from their values in a group."""
+    values = {f.name: group[f.name] for f in fields(part) if f.name in group and f.name not in part.betas}
+    if part.wraps is not None:
+        values[part.wraps] = _build(part.lookup(values[part.wraps]), group, {})
+    return part(**values, **betas)

@@ -8,16 +8,18 @@ The paper's θ-subproblem is the implicit equation θ⁺ = y − ℓ·P(∇L(θ�
     ExactQuadratic  solved by conjugate gradients                 exact if L is quadratic: to verify the theory
     MixThenMap      θ − η·P(m + r·(g − m))                        the same as FixedPoint if P is linear; otherwise
                                                                   the step of Muon with Nesterov momentum
+
+A correction may wrap another: `Cautious(FixedPoint())` masks the displacement of a fixed-point step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from aimopt.parts.component import PREVIOUS_GRADIENT, Attempt, Correction, DisplacementInputs, Initial, first_gradient
-from aimopt.parts.tensor_list import inner, mix
+from aimopt.parts.tensor_list import each, inner, mix
 
 
 def _or_nesterov(ell_ratio: float | None, pole: float) -> float:
@@ -158,6 +160,48 @@ class ExactQuadratic(Residual):
             yield  # the first gradient was not taken at the point where the solution starts
         tolerance, iterations = min(s.cg_tolerance for s in settings), max(s.cg_iterations for s in settings)
         yield from _conjugate_gradients(implicit, tolerance, iterations)
+
+
+@dataclass(frozen=True)
+class Cautious(Correction):
+    """The displacement of another correction, only where its sign is the gradient's (Liang et al. 2024).
+
+    What is left is divided by the fraction of elements that are left: with `rescale="mean"` by that fraction, but at
+    least 1/1000, as in the authors' code; with "count" by (count + 1)/size, as in their paper; with False it is not,
+    and the step can be fused. A group stores the wrapped correction's class name as `inner`, and its fields under their
+    own names.
+    """
+
+    inner: Correction = Direct()
+    rescale: bool | str = "mean"
+    wraps = "inner"
+    linear = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Correction):
+            raise ValueError(f"Cautious: inner must be a Correction, such as FixedPoint(), got {self.inner!r}")
+        if self.inner.wraps is not None or self.inner.evaluates_again:
+            what = "wraps another correction" if self.inner.wraps is not None else "evaluates the closure again"
+            raise ValueError(f"Cautious: {self.inner!r} {what}; wrap Direct, MixThenMap, Secant or FixedPoint()")
+        self._check_choice("rescale", ("mean", "count", False))
+
+    def buffers(self) -> Mapping[str, Initial | Callable[[Tensor], Tensor]]:
+        return self.inner.buffers()
+
+    def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
+        return self.inner.ratio(lr, pole)
+
+    def displacement(self, step: DisplacementInputs) -> Tensor:
+        displacement = self.inner.displacement(step)
+        descends = displacement * step.g > 0
+        masked = displacement * descends  # a product and not torch.where, which would hide a NaN
+        return each(_over_fraction, masked, descends, self.rescale) if self.rescale else masked
+
+
+def _over_fraction(masked: Tensor, mask: Tensor, rule: str) -> Tensor:
+    """A masked tensor, divided by the fraction of elements that are left."""
+    fraction = mask.mean(dtype=masked.dtype)
+    return masked / (fraction.clamp(min=1e-3) if rule == "mean" else fraction + 1 / max(masked.numel(), 1))
 
 
 def _conjugate_gradients(

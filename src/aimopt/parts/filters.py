@@ -7,6 +7,9 @@ Most are one-pole filters, which are data: four numbers define how the state e t
 For example `EMA` reads m = e after the update (old = β, new = 1−β), `GradientDifference` is RADAR's filter without
 its stored previous gradient (old = β−γ, new = 1−β+γ), `Lookback` is Lion's (old, new from one β, decay from another).
 The step, the theory and the diagnostics all read the same four numbers.
+
+The others have a state of their own: `AdanPair` and `TwoSpeed` keep two averages, `VarianceReduced` averages a
+corrected gradient, which the geometry sees too.
 """
 
 import math
@@ -25,9 +28,10 @@ from aimopt.parts.component import (
     Transfer,
     first_gradient,
     scalar,
+    signed_zeros,
     zeros,
 )
-from aimopt.parts.tensor_list import mix
+from aimopt.parts.tensor_list import at_most, each, mix
 
 
 class Coefficients(NamedTuple):
@@ -60,7 +64,7 @@ class OnePole(Filter):
         return float(old / decay * intake / (1 - decay)) if decay else 0.0
 
     def buffers(self) -> dict[str, Initial]:
-        return {self.buffer: zeros}
+        return {self.buffer: signed_zeros}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         return _read_and_advance(state[self.buffer], g, self.coefficients(t)), g
@@ -94,6 +98,21 @@ class EMA(OnePole):
     def coefficients(self, t: StepCount) -> Coefficients:
         c = 1 - self.beta**t if self.bias_correction else 1.0
         return Coefficients(self.beta, 1 - self.beta, self.beta / c, (1 - self.beta) / c)
+
+
+@dataclass(frozen=True)
+class Unfiltered(Filter):
+    """No momentum and no state: m = g. For iterates that average by themselves, such as `ScheduleFree`."""
+
+    @property
+    def pole(self) -> float:
+        return 0.0
+
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
+        return g, g
+
+    def transfer(self) -> Transfer:
+        return Transfer((1.0,), (1.0,))
 
 
 @dataclass(frozen=True)
@@ -218,7 +237,7 @@ class ScheduledNesterov(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "mu_product": scalar(1.0)}
+        return {"exp_avg": signed_zeros, "mu_product": scalar(1.0)}
 
     def mu(self, t: StepCount) -> Any:
         """The scheduled momentum of step t."""
@@ -258,7 +277,7 @@ class AdanPair(Filter):
         return self.beta
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg": zeros, "exp_avg_diff": zeros, PREVIOUS_GRADIENT: first_gradient}
+        return {"exp_avg": signed_zeros, "exp_avg_diff": signed_zeros, PREVIOUS_GRADIENT: first_gradient}
 
     def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
         beta, beta_d = self.beta, self.beta_difference
@@ -275,3 +294,122 @@ class AdanPair(Filter):
         weight = beta_d * (1 - beta_d)
         numerator = (1 - beta + weight, -(1 - beta) * beta_d - weight * (1 + beta), weight * beta)
         return Transfer(numerator, (1.0, -beta - beta_d, beta * beta_d))
+
+
+@dataclass(frozen=True)
+class TwoSpeed(Filter):
+    """AdEMAMix's fast and slow average: m = e/(1−βᵗ) + α·s, s of decay β₃ (Pagliardini et al. 2024).
+
+    `alpha_warmup` and `beta_slow_warmup` are numbers of steps, or None: over them α grows linearly from 0, and the time
+    constant −1/ln β₃ of the slow average grows linearly from that of the fast one. A constant gradient comes out 1+α
+    times as large. `normalized` divides m by 1+α, so that it is an average and g − m a residual.
+    """
+
+    beta: float = 0.9
+    beta_slow: float = 0.9999
+    alpha: float = 5.0
+    alpha_warmup: int | None = None
+    beta_slow_warmup: int | None = None
+    normalized: bool = False
+    bias_correction: bool = True
+    betas = ("beta",)
+
+    def __post_init__(self) -> None:
+        self._check("beta", 0, 1)
+        self._check("beta_slow", 0, 1)
+        self._check("alpha", 0)
+        for name in ("alpha_warmup", "beta_slow_warmup"):
+            if getattr(self, name) is not None:
+                self._check(name, 1, integer=True)
+        self._check_choice("normalized", (True, False))
+        self._check_choice("bias_correction", (True, False))
+
+    @property
+    def pole(self) -> float:
+        return self.beta
+
+    def buffers(self) -> dict[str, Initial]:
+        return {"exp_avg": signed_zeros, "exp_avg_slow": zeros}
+
+    def alpha_at(self, t: StepCount) -> Any:
+        """α of step t."""
+        return self.alpha if self.alpha_warmup is None else at_most(t / self.alpha_warmup, 1.0) * self.alpha
+
+    def beta_slow_at(self, t: StepCount) -> Any:
+        """β₃ of step t."""
+        if self.beta_slow_warmup is None:
+            return self.beta_slow
+        fast, slow = _time_constant(self.beta), _time_constant(self.beta_slow)
+        inverse = -1 / (at_most(t / self.beta_slow_warmup, 1.0) * (slow - fast) + fast)
+        return math.exp(inverse) if isinstance(inverse, float) else inverse.exp()
+
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
+        alpha, beta_slow = self.alpha_at(t), self.beta_slow_at(t)
+        fast = state["exp_avg"].mul_(self.beta).add_(g, alpha=1 - self.beta)
+        slow = state["exp_avg_slow"].mul_(beta_slow).add_(g * (1 - beta_slow))
+        c = 1 - self.beta**t if self.bias_correction else 1.0
+        total = 1 + alpha if self.normalized else 1.0
+        return mix(fast, 1 / (c * total), slow, alpha / total), g
+
+    def transfer(self) -> Transfer:
+        """(1−β)/(1−βz⁻¹) + α·(1−β₃)/(1−β₃z⁻¹) over the common denominator, after both warm-ups."""
+        beta, slow, alpha = self.beta, self.beta_slow, self.alpha
+        total = 1 + alpha if self.normalized else 1.0
+        newest = (1 - beta + alpha * (1 - slow)) / total
+        previous = -((1 - beta) * slow + alpha * (1 - slow) * beta) / total
+        return Transfer((newest, previous), (1.0, -beta - slow, beta * slow))
+
+
+def _time_constant(beta: float) -> float:
+    """−1/ln β: the number of steps in which an average forgets all but 1/e; nearly 0 for β = 0."""
+    return -1 / math.log(max(beta, 1e-300))
+
+
+@dataclass(frozen=True)
+class VarianceReduced(Filter):
+    """MARS: the average of a corrected gradient c, which the geometry observes as well (Yuan et al. 2024).
+
+    c = g + γ·β/(1−β)·(g − g_prev), with g_prev = 0 at the start. With a `clip_norm`, a c of a larger norm is scaled to
+    that norm, per tensor. Without it, m is the m of `GradientDifference(β, γ·β)`: RADAR's γ is MARS's times β.
+    `bias_correction` is that of `GradientDifference`.
+    """
+
+    beta: float = 0.95
+    gamma: float = 0.025
+    clip_norm: float | None = None
+    bias_correction: bool | str = True
+    betas = ("beta",)
+
+    def __post_init__(self) -> None:
+        self._check("beta", 0, 1)
+        self._check("gamma", 0)
+        if self.clip_norm is not None:
+            self._check("clip_norm", 0, open_low=True)
+        self._check_choice("bias_correction", (True, False, "exact"))
+
+    @property
+    def pole(self) -> float:
+        return self.beta
+
+    def buffers(self) -> dict[str, Initial]:
+        return {"exp_avg": signed_zeros, "last_grad": zeros}
+
+    def update(self, state: State, g: Tensor, t: StepCount) -> tuple[Tensor, Tensor]:
+        beta, weight = self.beta, self.gamma * self.beta / (1 - self.beta)
+        corrected = mix(g, 1 + weight, state["last_grad"], -weight)
+        state["last_grad"].copy_(g)  # not the step's `prev_grad`, which other parts start from the first gradient
+        if self.clip_norm is not None:
+            corrected = each(_limit_norm, corrected, self.clip_norm)
+        average = state["exp_avg"].mul_(beta).add_(corrected, alpha=1 - beta)
+        c: Any = 1 - beta**t if self.bias_correction else 1.0
+        if self.bias_correction == "exact":
+            c = c + self.gamma * beta**t
+        return average / c, corrected
+
+    def transfer(self) -> Transfer:
+        """That of RADAR's filter, while no corrected gradient exceeds `clip_norm`."""
+        return GradientDifference(self.beta, self.gamma * self.beta).transfer()
+
+
+def _limit_norm(x: Tensor, largest: float) -> Tensor:
+    return x / (x.norm() / largest).clamp(min=1.0)

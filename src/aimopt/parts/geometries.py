@@ -5,20 +5,22 @@ A geometry is the residual penalty ψ of the paper, defined by its map P from a 
     Euclidean                ‖r‖²       P(x) = x                   SGD, Nesterov
     Adaptive, Relativistic   ‖r‖²_R     P(x) = R⁻¹·x               Adam, NAdam, RAD, RADAR
     Sign                     ‖r‖²_∞     P(x) = sign(x)             Lion
-    Spectral                 ‖r‖²_2     P(UΣVᵀ) = UVᵀ              Muon
 
-`update` observes gradients and returns the metric of the step (R, or None); `apply` is P.
+Those of matrices, such as Muon's `Spectral`, are in `matrices.py`. `update` observes gradients and returns the metric
+of the step (R, or None); `apply` is P.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
-from aimopt.parts.tensor_list import TensorList, each, mix, sqrt
+from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, unsigned_zeros
+from aimopt.parts.tensor_list import each, mix, sqrt
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,22 @@ def keep_largest(largest: Tensor, v: Tensor) -> Tensor:
 
 def second_moment_buffers(*, amsgrad: bool) -> dict[str, Initial]:
     """The state of `second_moment`, under torch's names."""
-    return {"exp_avg_sq": zeros, "max_exp_avg_sq": zeros} if amsgrad else {"exp_avg_sq": zeros}
+    return dict.fromkeys(("exp_avg_sq", "max_exp_avg_sq") if amsgrad else ("exp_avg_sq",), unsigned_zeros)
 
 
 @dataclass(frozen=True)
 class Adaptive(Weighted):
-    """Adam's R = √v + ε; with ν₂ < 1 the quasi-hyperbolic √(ν₂·v + (1−ν₂)·g²) + ε."""
+    """Adam's R = √v + ε; with ν₂ < 1 the quasi-hyperbolic √(ν₂·v + (1−ν₂)·g²) + ε.
+
+    Bias correction divides v alone, or with `debias_eps` also ε: R = (√v + ε)/√(1−β₂ᵗ), as in MARS.
+    """
 
     beta2: float = 0.999
     eps: float = 1e-8
     amsgrad: bool = False
     nu2: float = 1.0
     bias_correction: bool | str = True
+    debias_eps: bool = False
     betas = ("beta2",)
 
     def __post_init__(self) -> None:
@@ -93,6 +99,7 @@ class Adaptive(Weighted):
         self._check("nu2", 0, 1, closed=True)
         self._check_choice("amsgrad", (True, False))
         self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("debias_eps", (True, False))
 
     def buffers(self) -> dict[str, Initial]:
         return second_moment_buffers(amsgrad=self.amsgrad)
@@ -102,7 +109,16 @@ class Adaptive(Weighted):
         c = 1 - self.beta2**t if self.bias_correction else 1.0
         if self.nu2 != 1:
             v = mix(v, self.nu2, g * g, (1 - self.nu2) * c)
+        if self.debias_eps:
+            return (v.sqrt() + self.eps) / sqrt(c)  # not in place: autograd stores the root
         return (v.sqrt() / sqrt(c)).add_(self.eps)
+
+
+def zeta_of_eps(eps: Any) -> float:
+    """ζ for an ε of Adam: √(v + ε²) is √v + ε at v = 0 and for large v."""
+    if not is_finite(eps) or eps <= 0:
+        raise ValueError(f"eps must be a number in (0, ∞), got {eps!r}; it stands for zeta = eps²")
+    return float(Decimal(repr(float(eps))) ** 2)  # of the written number: 1e-8 is then 1e-16, the default, to the bit
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,7 @@ class Relativistic(Weighted):
     max_iter: int | None = None
     final_delta: float | None = None
     betas = ("beta2",)
+    aliases: ClassVar[dict[str, tuple[str, Callable[[Any], Any]]]] = {"eps": ("zeta", zeta_of_eps)}
 
     def __post_init__(self) -> None:
         self._check("beta2", 0, 1)
@@ -214,7 +231,8 @@ class Belief(Weighted):
             raise ValueError("Belief: amsgrad has no effect on a rectified step; pass rectify=False with amsgrad=True")
 
     def buffers(self) -> dict[str, Initial]:
-        return {"exp_avg_var": zeros, "max_exp_avg_var": zeros} if self.amsgrad else {"exp_avg_var": zeros}
+        names = ("exp_avg_var", "max_exp_avg_var") if self.amsgrad else ("exp_avg_var",)
+        return dict.fromkeys(names, unsigned_zeros)
 
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
         surprise = g - state["exp_avg"]
@@ -243,92 +261,3 @@ def _rectified(root: Tensor, t: StepCount, beta2: float) -> Tensor:
 
 def _rectification(samples: Any, max_samples: float) -> Any:
     return (samples - 4) * (samples - 2) * max_samples / ((max_samples - 4) * (max_samples - 2) * samples)
-
-
-# The coefficients (a, b, c) of the Newton–Schulz polynomial a·x + b·x³ + c·x⁵ (Jordan 2024), torch.optim.Muon's too.
-QUINTIC = (3.4445, -4.7750, 2.0315)
-
-
-@dataclass(frozen=True)
-class Spectral(Geometry):
-    """Steepest descent in the spectral norm: P(UΣVᵀ) ≈ UVᵀ, scaled by the matrix's shape.
-
-    `ns_steps` Newton–Schulz iterations in `ns_dtype` (None: bfloat16, but float32 on a CPU), or with `polar="exact"`
-    the singular value decomposition (for tests). A convolution kernel is flattened to output channels × all else.
-    `adjust_lr_fn` is torch.optim.Muon's: "original" scales by √max(1, rows/columns), "match_rms_adamw" by
-    0.2·√max(rows, columns).
-    """
-
-    ns_steps: int = 5
-    ns_coefficients: tuple[float, float, float] = QUINTIC
-    eps: float = 1e-7
-    adjust_lr_fn: str | None = None
-    polar: str = "newton-schulz"
-    ns_dtype: str | None = None
-    linear = False
-    matrices_only = True
-    batch_elements: ClassVar[int] = 2**26  # matrices of one shape are orthogonalized together, up to this size
-
-    def __post_init__(self) -> None:
-        self._check("ns_steps", 1, 100, integer=True)
-        self._check("eps", 0, open_low=True)
-        self._check_choice("adjust_lr_fn", (None, "original", "match_rms_adamw"))
-        self._check_choice("polar", ("newton-schulz", "exact"))
-        self._check_choice("ns_dtype", (None, "bfloat16", "float32", "float64"))
-        coefficients = self.ns_coefficients
-        if not (
-            isinstance(coefficients, (tuple, list)) and len(coefficients) == 3 and all(map(is_finite, coefficients))
-        ):
-            raise ValueError(f"Spectral: ns_coefficients must be three numbers, got {coefficients!r}")
-
-    def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> None:
-        return None
-
-    def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
-        if not isinstance(x, TensorList):
-            return self._orthogonalize([x])[0]
-        by_kind: dict[Any, list[int]] = {}
-        for i, matrix in enumerate(x.items):
-            by_kind.setdefault((matrix.shape, matrix.dtype), []).append(i)
-        results: dict[int, Tensor] = {}
-        for indices in by_kind.values():
-            batch_size = max(1, self.batch_elements // max(1, x.items[indices[0]].numel()))
-            for batch in (indices[k : k + batch_size] for k in range(0, len(indices), batch_size)):
-                results |= zip(batch, self._orthogonalize([x.items[i] for i in batch]), strict=True)
-        return cast(Tensor, TensorList([results[i] for i in range(len(x))]))
-
-    def _orthogonalize(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The polar factors of tensors of one shape, all at once."""
-        first = tensors[0]
-        matrices = torch.stack([x.flatten(1) for x in tensors]) if len(tensors) > 1 else first.flatten(1)
-        if self.polar == "exact":
-            U, S, Vh = torch.linalg.svd(matrices, full_matrices=False)
-            nonzero = 1e-12 * S.amax(-1, keepdim=True) < S  # a zero singular value has no direction
-            result = (U * nonzero.unsqueeze(-2)) @ Vh
-        else:
-            dtype = self.ns_dtype or ("float32" if first.device.type == "cpu" else "bfloat16")
-            result = newton_schulz(matrices.to(getattr(torch, dtype)), self.ns_steps, self.ns_coefficients, self.eps)
-        scaled = result.to(first.dtype) * self._scale(*matrices.shape[-2:])
-        return [matrix.view_as(first) for matrix in scaled.reshape(len(tensors), *matrices.shape[-2:])]
-
-    def _scale(self, rows: int, columns: int) -> float:
-        if self.adjust_lr_fn == "match_rms_adamw":
-            return 0.2 * math.sqrt(max(rows, columns))
-        return math.sqrt(max(1, rows / columns))
-
-
-def newton_schulz(x: Tensor, steps: int, coefficients: tuple[float, float, float], eps: float) -> Tensor:
-    """Drive the singular values of a matrix, or of each one of a batch, towards 1 (Jordan 2024).
-
-    x ← a·x + (b·A + c·A²)·x with A = x·xᵀ.
-    """
-    a, b, c = coefficients
-    add_product = torch.addmm if x.ndim == 2 else torch.baddbmm
-    tall = x.size(-2) > x.size(-1)
-    if tall:
-        x = x.mT
-    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
-    for _ in range(steps):
-        A = x @ x.mT
-        x = add_product(x, add_product(A, A, A, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x

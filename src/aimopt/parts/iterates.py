@@ -14,13 +14,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from aimopt.parts.component import Descent, Initial, Iterate, State, StepCount, first_parameter, scalar
+from aimopt.parts.component import Descent, Filter, Initial, Iterate, State, StepCount, first_parameter, scalar
+from aimopt.parts.filters import EMA, Unfiltered
 from aimopt.parts.tensor_list import at_most, is_multiple, mix
 
 
 @dataclass(frozen=True)
 class Last(Iterate):
     """The parameters themselves."""
+
+    def as_filter(self) -> Filter:
+        return Unfiltered()
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Average(Iterate):
 
     def evaluation_point(self, state: State, p: Tensor) -> Tensor:
         return state["average"]
+
+    def as_filter(self) -> Filter:
+        return EMA(self.average_decay, bias_correction=False)
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,6 @@ class Lookahead(Iterate):
         slow = state["slow"]
         slow.add_((p - slow) * (sync * self.slow_step))
         p.copy_(mix(p, 1 - sync, slow, sync))
+
+    def as_filter(self) -> Filter:
+        return Unfiltered()

@@ -28,7 +28,7 @@ def enter(group: dict[str, Any], states: Mapping[Tensor, State]) -> None:
         state = states.get(p, {})
         if not state.keys() >= parts.iterate.buffers().keys() or "step" not in state:
             continue  # a parameter without a gradient so far
-        working = {name: to_working_dtype(value) for name, value in state.items()}
+        working = {name: to_working_dtype(state[name]) for name in parts.iterate.buffers()}
         point = parts.iterate.evaluation_point(working, to_working_dtype(p))
         if point is not None:
             state[TRAINING_POINT] = p.detach().clone()

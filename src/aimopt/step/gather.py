@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Initial, State, StepCount, scalar_dtype
+from aimopt.parts.component import State, StepCount, scalar_dtype
 from aimopt.parts.composition import Parts
-from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
+from aimopt.parts.tensor_list import TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
+from aimopt.step.quantization import coded_buffers, scale_name, state_keys, stored_buffer
 
 
 class Gathered(NamedTuple):
@@ -30,7 +31,7 @@ class Gathered(NamedTuple):
     params: list[Tensor]
     grads: list[Tensor]
     ranks: list[int]  # their positions among all parameters of the optimizer
-    state: list[Tensor]  # one parameter after the other: its step count, then its buffers
+    state: list[Tensor]  # one parameter after the other, in the order of `keys`
 
     @classmethod
     def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
@@ -38,6 +39,11 @@ class Gathered(NamedTuple):
         ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
         params = [group["params"][i] for i in ranks]
         return cls(group_index, 0, group, Parts.from_group(group), params, [p.grad for p in params], ranks, [])
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a parameter's state: its step count, its buffers, the scales of those that may be in 8 bits."""
+        return state_keys(self.parts.buffers(), self.group)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """One row per parameter: the parameter, its gradient, its state."""
@@ -49,7 +55,7 @@ class Gathered(NamedTuple):
         """The parameters with these indices."""
         if len(indices) == len(self.params):
             return self
-        width = 1 + len(self.parts.buffers())
+        width = len(self.keys)
         return self._replace(
             params=[self.params[i] for i in indices],
             grads=[self.grads[i] for i in indices],
@@ -63,9 +69,9 @@ class Gathered(NamedTuple):
 
     def states(self) -> list[State]:
         """The state of each parameter."""
-        names = ("step", *self.parts.buffers())
-        rows = zip(*(self.state[k :: len(names)] for k in range(len(names))), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        keys = self.keys
+        rows = zip(*(self.state[k :: len(keys)] for k in range(len(keys))), strict=True)
+        return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group") -> str:
@@ -84,7 +90,8 @@ def begin_state(
 ) -> None:
     """Make the state that a parameter lacks: all of it at first, or the buffers of a part that was chosen later."""
     buffers = parts.buffers()
-    if state.keys() >= {"step", *buffers}:
+    scales = {scale_name(name) for name in coded_buffers(buffers, group)}
+    if state.keys() >= {"step", *buffers, *scales}:
         return
     state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalar_device))
     assert p.grad is not None
@@ -101,16 +108,11 @@ def begin_state(
         elif p.is_complex() and not initial.shaped:
             state[name] = torch.view_as_complex(value)
         else:
-            state[name] = value.to(state_dtype(p, group, initial))
-
-
-def state_dtype(p: Tensor, group: dict[str, Any], initial: Initial) -> torch.dtype:
-    """The dtype of a parameter's state buffer in this group."""
-    if initial.shaped and p.is_complex():
-        return p.real.dtype
-    if group["state_dtype"] is not None and not p.is_complex() and not initial.shaped:
-        return cast(torch.dtype, getattr(torch, group["state_dtype"]))
-    return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+            state[name], scale = stored_buffer(value, p, initial, group)
+            if scale is not None:
+                state[scale_name(name)] = scale
+    for key in scales - state.keys():  # of a buffer from before the group's state dtype was changed
+        state[key] = torch.empty(0, dtype=torch.float32, device=p.device)
 
 
 def invalid_count(step: Tensor) -> Reason:

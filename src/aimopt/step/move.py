@@ -19,7 +19,8 @@ from aimopt.parts.component import PREVIOUS_GRADIENT, Descent, DisplacementInput
 from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
-from aimopt.step.precision import round_stochastically
+from aimopt.step.precision import draws, random_16_bits, round_stochastically
+from aimopt.step.quantization import CODE_OF_DTYPE, encode_into, scale_name, working_buffer
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
 GROUP_KEYS = tuple(name for name, option in OPTIONS.items() if option.in_arithmetic)
@@ -53,8 +54,12 @@ class Move:
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
-        pole = self.parts.filter.pole
-        return DisplacementInputs(self.parts.geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self.p)
+        geometry, pole = self.parts.geometry, self.parts.filter.pole
+        return DisplacementInputs(geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
+
+    def _theta(self) -> Tensor:
+        """θ for a part to read; a copy if autograd may need it after the parameters have moved."""
+        return self.p.clone() if self.group["differentiable"] else self.p
 
     def go(self) -> Tensor:
         """Decay, step, store the gradient; return the displacement."""
@@ -66,7 +71,7 @@ class Move:
     def move_by(self, displacement: Tensor) -> None:
         """Move the parameters from θ to θ⁺, decay included."""
         decay, state = self.parts.decay, self.state
-        d, shrinkage = decay.terms(self.p, displacement, self.rate, state)
+        d, shrinkage = decay.terms(self._theta(), displacement, self.rate, state)
         self.parts.iterate.descend(Descent(self.p, d, shrinkage, self.rate, self.t, state))
         decay.project(self.p, self.rate, state)
 
@@ -112,25 +117,35 @@ class Bucket(NamedTuple):
     def move(self) -> Move:
         """The move of these parameters, after filter and geometry have observed the gradient."""
         p = self._pack([to_working_dtype(p) for p in self.params])
-        state = {name: self._pack([to_working_dtype(s[name]) for s in self.states]) for name in self.parts.buffers()}
+        state = {
+            name: self._pack([to_working_dtype(working_buffer(s, name)) for s in self.states])
+            for name in self.parts.buffers()
+        }
         return Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""
-        self._store(0, self.params, move.p)
+        for i, (p, x) in enumerate(zip(self.params, self._unpack(move.p), strict=True)):
+            self._store(i, 0, p, x)
 
     def store_state(self, move: Move) -> None:
         """Write the state back, if the move worked on a copy in higher precision."""
-        draw = int(self.params[0].dtype in LOW_PRECISION)
-        for name in (name for name, initial in self.parts.buffers().items() if not initial.scalar):
-            targets = [s[name] for s in self.states]
-            self._store(draw, targets, move.state[name])
-            draw += targets[0].dtype in LOW_PRECISION
+        names = [name for name, initial in self.parts.buffers().items() if not initial.scalar]
+        results = zip(*(self._unpack(move.state[name]) for name in names), strict=True)
+        for i, (p, state, row) in enumerate(zip(self.params, self.states, results, strict=False)):
+            draw_of = draws([x.element_size() for x in (p, *(state[name] for name in names))])
+            for k, (name, x) in enumerate(zip(names, row, strict=True), start=1):
+                self._store(i, draw_of.get(k, 0), state[name], x, state.get(scale_name(name)))
 
-    def _store(self, draw: int, targets: Sequence[Tensor], result: Any) -> None:
+    def _unpack(self, result: Any) -> Sequence[Tensor]:
+        return result.items if self.as_list else [result]
+
+    def _store(self, i: int, draw: int, target: Tensor, x: Tensor, scale: Tensor | None = None) -> None:
         stochastic = self.group["stochastic_rounding"] and not self.group["differentiable"]
-        counts = self.t.items if isinstance(self.t, TensorList) else [self.t] * len(targets)
-        results = result.items if self.as_list else [result]
-        for target, x, t, rank in zip(targets, results, counts, self.ranks, strict=True):
-            if target.dtype in LOW_PRECISION:
-                target.copy_(round_stochastically(x, target.dtype, t, rank, draw) if stochastic else x)
+        t = self.t.items[i] if isinstance(self.t, TensorList) else self.t
+        if target.dtype in LOW_PRECISION:
+            target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw) if stochastic else x)
+        elif target.dtype in CODE_OF_DTYPE:
+            assert scale is not None
+            random = random_16_bits(x.numel(), x.device, t, self.ranks[i], draw) if stochastic else None
+            encode_into(target, scale, x, random)

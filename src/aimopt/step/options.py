@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 import torch
 
 from aimopt.messages.spelling import suggestion
+from aimopt.parts.component import Decay, Iterate
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ class Execution(TypedDict, total=False):
         str | torch.dtype | None,
         Option(
             None,
-            'The dtype of the state: "bfloat16" halves its memory. None is the dtype of the parameter, and float32 for '
-            "16-bit parameters. The state of complex parameters is always complex.",
-            choices=(None, "float32", "bfloat16"),
+            'The dtype of the state: "bfloat16" halves its memory, "int8" quarters it. None is the dtype of the '
+            "parameter, and float32 for 16-bit parameters. The state of complex parameters is always complex. With "
+            '"int8" moments take one byte per element and one scale per 128 of them; other buffers, and parameters '
+            "with fewer than 4096 elements, keep float32.",
+            choices=(None, "float32", "bfloat16", "int8"),
+            adopted_from="none",
         ),
     ]
     stochastic_rounding: Annotated[
@@ -93,7 +97,18 @@ class Execution(TypedDict, total=False):
     ]
 
 
+class Keywords(Execution, total=False):
+    """The keywords that every named optimizer takes: execution options, and the parts that it leaves open.
+
+    A part may also be given by its name, such as "Average", for config files.
+    """
+
+    decay: Decay | str | None
+    iterate: Iterate | str | None
+
+
 _TYPES_AND_OPTIONS = {name: get_args(hint) for name, hint in get_type_hints(Execution, include_extras=True).items()}
+OPEN_PARTS = {name: hint for name, hint in get_type_hints(Keywords).items() if name not in _TYPES_AND_OPTIONS}
 OPTIONS: dict[str, Option] = {name: option for name, (_, option) in _TYPES_AND_OPTIONS.items()}
 
 
@@ -102,7 +117,7 @@ def with_defaults(given: Execution) -> dict[str, Any]:
     for name in given:
         if name not in OPTIONS:
             hint = suggestion(name, OPTIONS)
-            raise TypeError(f"AIM.__init__() got an unexpected keyword argument {name!r}; {hint}")
+            raise TypeError(f"AIM() got an unexpected keyword argument {name!r}; {hint}")
     return {name: _plain(given.get(name, option.default)) for name, option in OPTIONS.items()}
 
 
@@ -116,9 +131,13 @@ def expanded_signature(init: Callable[..., None]) -> inspect.Signature:
     parameters = list(inspect.signature(init).parameters.values())[1:]
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
         keyword = inspect.Parameter.KEYWORD_ONLY
+        open_parts = OPEN_PARTS if Keywords in get_args(parameters[-1].annotation) else {}
         parameters[-1:] = [
-            inspect.Parameter(name, keyword, default=option.default, annotation=kind)
-            for name, (kind, option) in _TYPES_AND_OPTIONS.items()
+            *(inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in open_parts.items()),
+            *(
+                inspect.Parameter(name, keyword, default=option.default, annotation=kind)
+                for name, (kind, option) in _TYPES_AND_OPTIONS.items()
+            ),
         ]
     return inspect.Signature(parameters)
 

@@ -6,10 +6,12 @@ time. Rounded up or down at random, with a probability that grows with nearness,
     round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
 The random bits are a hash of the step, the parameter's position (`rank`) and the element. A hash has 32 bits, and a
-draw takes 16: `draw` counts the 16-bit tensors of a parameter, itself first, and two of them share a hash. So a run is
-reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits.
+draw takes 16: `draws` counts the tensors of a parameter that are rounded, and two of them share a hash. So a run is
+reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits. State in 8 bits
+takes its random bits from here as well (`quantization.py`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,11 +25,7 @@ _UNSIGNED = 0xFFFFFFFF
 def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
-    step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
-    key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-    element = torch.arange(x.numel(), device=x.device).as_strided(x.shape, x.stride())  # its position in memory
-    hashed = _scramble((element & _UNSIGNED) ^ key)
-    random = (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
+    random = random_16_bits(x.numel(), x.device, t, rank, draw).as_strided(x.shape, x.stride())
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
         rounded = ((bits + random) & ~0xFFFF).view(torch.float32)
@@ -37,6 +35,23 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw:
     small = x + ((random + 0.5) * 2.0**-40 - 2.0**-25)
     magnitude = x.abs()
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
+
+
+def random_16_bits(numel: int, device: torch.device, t: Any, rank: int, draw: int) -> Tensor:
+    """Random numbers of 16 bits for the elements of a parameter, in the order of memory."""
+    step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
+    key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
+    hashed = _scramble((torch.arange(numel, device=device) & _UNSIGNED) ^ key)
+    return (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
+
+
+def draws(sizes: Sequence[int]) -> dict[int, int]:
+    """The draw of each tensor that is rounded, by its position: first those of 2 bytes per element, then those of 1.
+
+    `sizes` are the bytes per element of a parameter and of its buffers, in this order.
+    """
+    rounded = [[i for i, size in enumerate(sizes) if size == narrow] for narrow in (2, 1)]
+    return {i: draw for draw, i in enumerate(rounded[0] + rounded[1])}
 
 
 def _scramble(x: Any) -> Any:

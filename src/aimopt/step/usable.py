@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from aimopt.messages.reason import Reason
+from aimopt.parts.component import Initial
 from aimopt.step.gather import Gathered
+from aimopt.step.quantization import CODE_OF_DTYPE, Code, coded_buffers, scale_name, scale_shape, state_dtype
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
 DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
 NO_SHAPES: Mapping[str, torch.Size] = {}
+NO_CODES: Mapping[str, Code] = {}
 IF_REPLACED = "if you replaced its data, compute its gradient again and remove its state (del optimizer.state[p])"
 
 
@@ -33,13 +36,20 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
     scalar_names = {"step", *(name for name, initial in buffers.items() if initial.scalar)}
     shaped = {name: initial for name, initial in buffers.items() if initial.shaped}
     matrices_only = gathered.parts.geometry.matrices_only
+    codes = coded_buffers(buffers, gathered.group)
     states = gathered.states() if gathered.state else [{}] * len(gathered.params)
     for i, (p, grad, state) in enumerate(zip(gathered.params, gathered.grads, states, strict=True)):
-        tensors = {name: x for name, x in state.items() if name not in scalar_names}
+        tensors = {name: state[name] for name in buffers if name not in scalar_names and name in state}
         scalars = {name: x for name, x in state.items() if name in scalar_names}
         ordinary = _are_ordinary(p, grad, tensors.values()) and all(map(_is_ordinary_scalar, scalars.values()))
-        shapes = {} if ordinary else {name: initial.shape_for(p) for name, initial in shaped.items()}
-        reason = None if ordinary else why_unusable(p, grad, tensors, scalars, shapes)
+        reason = None
+        if not ordinary:
+            shapes = {name: initial.shape_for(p) for name, initial in shaped.items()}
+            reason = (
+                why_not_stored_in_8_bits(p, buffers, gathered.group)
+                or _why_codes_unusable(state, codes)
+                or why_unusable(p, grad, tensors, scalars, shapes, codes)
+            )
         if reason is None and matrices_only and p.ndim < 2:
             geometry = type(gathered.parts.geometry).__name__
             reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices")
@@ -85,12 +95,46 @@ def why_unusable(
     buffers: Mapping[str, Any],
     scalars: Mapping[str, Any],
     shapes: Mapping[str, torch.Size] = NO_SHAPES,
+    codes: Mapping[str, Code] = NO_CODES,
 ) -> Reason | None:
     """Why a parameter cannot be stepped, or None: everything that torch would notice too late or not at all.
 
-    `shapes` are those of the buffers that do not have the parameter's shape.
+    `shapes` are those of the buffers that do not have the parameter's shape, `codes` those that may be in 8 bits.
     """
-    return next((reason for reason in _reasons(p, grad, buffers, scalars, shapes) if reason is not None), None)
+    return next((reason for reason in _reasons(p, grad, buffers, scalars, shapes, codes) if reason is not None), None)
+
+
+def why_not_stored_in_8_bits(p: Tensor, buffers: dict[str, Initial], group: dict[str, Any]) -> Reason | None:
+    """Why the state of a parameter cannot be stored in 8 bits, though its group is to do that; None if it can."""
+    if is_plain(type(p)) or not any(state_dtype(p, buffer, group) in CODE_OF_DTYPE for buffer in buffers.values()):
+        return None
+    return Reason("it is distributed, and a block of 8-bit state would span two shards; use state_dtype='bfloat16'")
+
+
+def _why_codes_unusable(state: Mapping[str, Any], codes: Mapping[str, Code]) -> Reason | None:
+    """Why buffers in 8 bits cannot be read, or None."""
+    for key, code in codes.items():
+        x, scale = state.get(key), state.get(scale_name(key))
+        if isinstance(x, Tensor) and x.dtype in CODE_OF_DTYPE and (reason := why_not_coded(key, x, scale, code)):
+            return reason
+    return None
+
+
+def why_not_coded(key: str, x: Tensor, scale: Any, code: Code) -> Reason | None:
+    """Why a state buffer and its scales are not numbers in 8 bits, or None."""
+    name, shape = f"its state {scale_name(key)!r}", scale_shape(x.numel())
+    if x.dtype != code.dtype:
+        return Reason(f"its state {key!r} has dtype {x.dtype}, and in 8 bits it is {code.dtype}")
+    if not isinstance(scale, Tensor):
+        return Reason(f"{name} must be a tensor with the scales of {key!r}, and is a {type(scale).__name__}")
+    if scale.dtype != torch.float32 or scale.shape != shape or not is_plain(type(scale)):
+        kind = f"a {type(scale).__name__} of {scale.dtype} and shape {tuple(scale.shape)}"
+        return Reason(f"{name} must be a tensor of torch.float32 and shape {shape}, one per block, and is {kind}")
+    if scale.device != x.device:
+        return Reason(f"{name} is on {scale.device} and {key!r} on {x.device}; move them to the same device")
+    if scale.layout != torch.strided or not scale.is_contiguous():
+        return Reason(f"{name} has gaps in memory; use .contiguous()")
+    return why_too_short(name, scale) or _unwritable(name, scale)
 
 
 def _reasons(
@@ -99,6 +143,7 @@ def _reasons(
     buffers: Mapping[str, Any],
     scalars: Mapping[str, Any],
     shapes: Mapping[str, torch.Size],
+    codes: Mapping[str, Code],
 ) -> Iterator[Reason | None]:
     if torch._C._functorch.is_batchedtensor(grad) and not torch._C._functorch.is_batchedtensor(p):
         yield Reason("its gradient is one of a batch in torch.vmap; call step outside of torch.vmap, with one gradient")
@@ -114,7 +159,7 @@ def _reasons(
         if not isinstance(x, Tensor):
             yield Reason(f"{name} is a {type(x).__name__}, not a tensor")
         yield _of_another_kind(name, x, p)
-        yield _unreadable(name, x, p, shapes.get(key))
+        yield _unreadable(name, x, p, shapes.get(key), coded=key in codes)
         yield _unwritable(name, x)
     for key, x in scalars.items():
         name = f"its state {key!r}"
@@ -136,7 +181,9 @@ def _of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
     return Reason(f"{name} is a {kind} and the parameter is not; use one from outside the mode or transform")
 
 
-def _unreadable(name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None) -> Reason | None:
+def _unreadable(
+    name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None, *, coded: bool = False
+) -> Reason | None:
     other = name.replace("its", "the")
     if x.shape != (p.shape if shape is None else shape):
         expected = "" if shape is None else f" instead of {tuple(shape)}"
@@ -145,6 +192,11 @@ def _unreadable(name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None
         return Reason(f"it is on {p.device} and {other} on {x.device}; move them to the same device")
     if x.layout != torch.strided and is_plain(type(x)):
         return Reason(f"{name} has layout {x.layout}, and only strided tensors can be stepped; use .to_dense()")
+    if x.dtype in CODE_OF_DTYPE and not p.is_complex():
+        if coded:
+            return why_too_short(name, x)
+        how = "load optimizer.state_dict() into an optimizer with another state_dtype to convert it"
+        return Reason(f"{name} has dtype {x.dtype}, and the state_dtype of its group is not 'int8'; {how}")
     if x.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         return Reason(f"{name} has dtype {x.dtype}, and only {known} can be stepped")

@@ -153,7 +153,7 @@ class Response:
     def first_steps(self, steps: int = 20) -> FirstSteps:
         """The first steps of the optimizer, bias correction included: its step on unit impulses, from θ = 0."""
         step = self.linear_step
-        correction = Direct() if step.maps_residual_separately else step.correction
+        correction = Direct() if step.only_m_is_linear else step.correction
         parts = Parts(step.filter, Euclidean(), correction)
         scaled_lr = 1.0 if math.isnan(step.lr) else step.scaled_lr
         group = {**PLAIN_DESCENT, "lr": scaled_lr / step.filter.gain}
@@ -195,7 +195,7 @@ def response(
             "that its direction is no filter of the gradients; ask for the filter alone, or theory.quadratic for the "
             "whole step"
         )
-    only_momentum = step.maps_residual_separately or step.ratio == 0
+    only_momentum = step.only_m_is_linear or step.ratio == 0
     predicted = "g" if step.correction.prediction == (1.0,) else "ĝ"
     direction = "m" if only_momentum else f"m + {step.ratio:.4g}·({predicted} − m)"
     return Response(step.name, direction, *step.direction(), step.filter.gain, step)

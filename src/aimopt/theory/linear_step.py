@@ -3,10 +3,12 @@
     linear_step(optimizer)                        an AIM or a named optimizer; `group=1` for its second group
     linear_step(EMA(0.9))                         a filter alone, which gives m
     linear_step(EMA(0.9), FixedPoint())           a filter and a correction: what moves the parameter
-    linear_step(Parts(EMA(), Sign(), Direct()))   three parts
+    linear_step(Parts(EMA(), Sign(), Direct()))   parts
+    linear_step(Average(0.99))                    an iterate: the point of evaluation as a filter of the parameters
 
 A linear geometry acts on the direction and does not change its transfer function. A nonlinear one (`Sign`, `Spectral`)
-matters in one case: if it maps m and the residual separately, then only m is a linear filter of the gradients.
+matters in one case: if it maps m and the residual separately, then only m is a linear filter of the gradients. The same
+holds for a correction that is not linear, such as `Cautious`.
 
 The transfer functions here are closed forms of what filters (`transfer`) and corrections (`ratio`, `prediction`)
 declare. The tests compare them with steps of real optimizers.
@@ -18,12 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from aimopt.aim import AIM
-from aimopt.parts.component import Correction, Filter, Geometry, Transfer
+from aimopt.parts.component import Correction, Filter, Geometry, Iterate, Transfer
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.geometries import Euclidean
+from aimopt.parts.iterates import Last
 
-Source = AIM | Filter | tuple[Filter, Correction] | Parts
+Source = AIM | Filter | Iterate | tuple[Filter, Correction] | Parts
+LAST = Last()
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class LinearStep:
     correction: Correction
     lr: float
     name: str
+    iterate: Iterate = LAST
 
     @property
     def scaled_lr(self) -> float:
@@ -52,8 +57,15 @@ class LinearStep:
         return ratio
 
     @property
-    def maps_residual_separately(self) -> bool:
-        """Whether a nonlinear geometry maps m and the residual separately, which no linear filter describes."""
+    def is_linear(self) -> bool:
+        """Whether the whole step is linear, with a metric that is treated as constant."""
+        return self.geometry.linear and self.correction.linear
+
+    @property
+    def only_m_is_linear(self) -> bool:
+        """Whether a nonlinear correction, or a nonlinear map of the residual, follows m: no linear filter has that."""
+        if not self.correction.linear:
+            return True
         return not self.geometry.linear and self.correction.maps_residual and self.ratio != 0
 
     @property
@@ -74,9 +86,9 @@ class LinearStep:
         return reduced(Transfer(tuple(map(float, numerator)), tuple(map(float, denominator))))
 
     def direction(self) -> Transfer:
-        """From g to the direction m + (ℓ/η)·(ĝ − m); to m if a nonlinear geometry maps the two separately."""
+        """From g to the direction m + (ℓ/η)·(ĝ − m); to m if no more than that is linear."""
         numerator, denominator = self.momentum()
-        if self.maps_residual_separately:
+        if self.only_m_is_linear:
             return Transfer(numerator, denominator)
         predicted = np.convolve(self.correction.prediction, denominator)
         mixed = np.zeros(max(len(numerator), len(predicted)))
@@ -113,7 +125,7 @@ def linear_step(
 ) -> LinearStep:
     """Read the parts and the learning rate of an optimizer, or take the given parts."""
     parts = _parts(source, group)
-    name = ""
+    name = type(source).__name__ if isinstance(source, Iterate) else ""
     if isinstance(source, AIM):
         name = type(source).__name__
         if lr is None:
@@ -124,7 +136,7 @@ def linear_step(
         parts = parts._replace(correction=correction)
     named_parts = (part for part in (parts.filter, parts.correction) if not isinstance(part, Direct))
     name = name or " + ".join(type(part).__name__ for part in named_parts)
-    return LinearStep(*parts[:3], math.nan if lr is None else lr, name)
+    return LinearStep(*parts[:3], math.nan if lr is None else lr, name, parts.iterate)
 
 
 def _parts(source: Source, group: int) -> Parts:
@@ -134,10 +146,13 @@ def _parts(source: Source, group: int) -> Parts:
         return Parts.from_group(source.param_groups[group])
     if isinstance(source, Parts):
         return source
+    if isinstance(source, Iterate):
+        source = source.as_filter()
     if isinstance(source, Filter):
         return Parts(source, Euclidean(), Direct())
     if isinstance(source, tuple) and [getattr(part, "axis", "") for part in source] == ["filter", "correction"]:
         return Parts(source[0], Euclidean(), source[1])
     raise ValueError(
-        f"got {source!r}; give an optimizer of aimopt, a filter, a pair (filter, correction) or aimopt's Parts"
+        f"got {source!r}; give an optimizer of aimopt, a filter, an iterate, a pair (filter, correction) or aimopt's "
+        "Parts"
     )

@@ -209,7 +209,7 @@ def certificate_of(
     (first, *later), (_, *decays) = step.momentum()
     one_pole = len(decays) <= 1 and len(later) <= 1
     averages = one_pole and math.isclose(first + sum(later), 1 + sum(decays), abs_tol=1e-9)
-    if not averages or step.reevaluates or step.correction.prediction != (1.0,) or not step.geometry.linear:
+    if not averages or step.reevaluates or step.correction.prediction != (1.0,) or not step.is_linear:
         raise ValueError(
             f"{step.name}: Theorem 2 is about one-pole averages, linear geometries and at most one fixed-point step; "
             "for anything else there is no certificate here"

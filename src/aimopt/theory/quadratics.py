@@ -17,6 +17,9 @@ and its companion matrix is the iteration matrix. The correction determines a, b
 These are closed forms of the step, not the step itself: `tests/theory/test_quadratic.py` runs every one of them against
 the real optimizer. A real preconditioner changes from step to step; the analysis holds while it changes slowly. Weight
 decay is not included (coupled decay is curvature: add it to λ).
+
+`Lookahead` is linear over its k steps: with the state v = (x, x_prev, w), where w is the memory of the filter, they are
+the k-th power of one step, after which x returns to a part of its way. An `Average` does not change the path of x.
 """
 
 import math
@@ -30,6 +33,7 @@ from scipy import optimize
 
 from aimopt.parts.component import Correction
 from aimopt.parts.corrections import ExactQuadratic, FixedPoint
+from aimopt.parts.iterates import Lookahead
 from aimopt.theory.linear_step import LinearStep, Source, linear_step
 
 Floats = NDArray[np.float64]
@@ -97,11 +101,37 @@ class Quadratic:
 
     def spectral_radius(self, h: ArrayLike) -> Floats:
         """The factor on the error per step in the long run; below 1 the iteration converges."""
+        iterate = self.linear_step.iterate
+        if isinstance(iterate, Lookahead):
+            return _largest_eigenvalue(self._period(h, iterate)) ** (1 / iterate.sync_steps)
         with np.errstate(over="ignore", invalid="ignore"):  # K fixed-point steps that diverge may overflow
             matrix = self.iteration_matrix(h)
-        finite = np.asarray(np.isfinite(matrix).all((-2, -1)))
-        radius = np.abs(np.linalg.eigvals(np.where(finite[..., None, None], matrix, 0.0))).max(-1)
-        return np.where(finite, radius, np.inf)
+        return _largest_eigenvalue(matrix)
+
+    def state_matrix(self, h: ArrayLike) -> Floats:
+        """The matrix of one step on the state (x, x_prev, w₁, w₂, …), with m = Σ nᵢ·wᵢ and w₀ = x − Σ dᵢ·wᵢ."""
+        numerator, denominator = self.linear_step.momentum()
+        memory = max(len(numerator), len(denominator)) - 1
+        n = np.pad(numerator, (0, memory + 1 - len(numerator)))
+        d = np.pad(denominator, (0, memory + 1 - len(denominator)))
+        a, b, c = self._step(np.asarray(h, dtype=float)[..., None] * self.linear_step.filter.gain)
+        matrix = np.zeros((*a.shape[:-1], 2 + memory, 2 + memory))
+        newest = np.concatenate([[1.0, 0.0], -d[1:]])  # w₀, in terms of the state
+        matrix[..., 0, :] = -b * (n[0] * newest + np.concatenate([[0.0, 0.0], n[1:]]))
+        matrix[..., 0, :2] += np.concatenate([a, c], -1)
+        matrix[..., 1, 0] = 1.0
+        if memory:
+            matrix[..., 2, :] = newest
+            matrix[..., 3:, 2:-1] = np.eye(memory - 1)
+        return matrix
+
+    def _period(self, h: ArrayLike, iterate: Lookahead) -> Floats:
+        """The matrix of the k steps between two synchronizations."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            period = np.linalg.matrix_power(self.state_matrix(h), iterate.sync_steps)
+        period[..., 0, :] *= iterate.slow_step
+        period[..., 0, 0] += 1 - iterate.slow_step
+        return period
 
     @property
     def largest_stable(self) -> float:
@@ -163,13 +193,14 @@ class QuadraticComparison:
 def quadratic(
     source: Source, correction: Correction | None = None, *, lr: float | None = None, group: int = 0
 ) -> Quadratic:
-    """The step of an optimizer on a quadratic. Its geometry must be linear, and is treated as constant."""
+    """The step of an optimizer on a quadratic. Its parts must be linear; its geometry is treated as constant."""
     step = linear_step(source, correction, lr=lr, group=group)
-    if not step.geometry.linear:
-        raise ValueError(
-            f"{step.name}: {type(step.geometry).__name__} is not linear, so that no matrix describes its step; "
-            "the analysis of quadratics is for Euclidean and weighted geometries"
-        )
+    for part in (step.geometry, step.correction):
+        if not part.linear:
+            raise ValueError(
+                f"{step.name}: {type(part).__name__} is not linear, so that no matrix describes its step; "
+                "the analysis of quadratics is for Euclidean and weighted geometries"
+            )
     if step.reevaluates and not isinstance(step.correction, (ExactQuadratic, FixedPoint)):
         raise ValueError(
             f"{step.name}: {type(step.correction).__name__} evaluates the gradient again in its own way, which has no "
@@ -177,6 +208,11 @@ def quadratic(
         )
     if len(step.correction.prediction) > 2:
         raise ValueError(f"{step.name}: a prediction from more than two gradients is not analysed; use at most two")
+    if step.iterate.moves_elsewhere:
+        raise ValueError(
+            f"{step.name}: {type(step.iterate).__name__} weights its points by the step count, so that no constant "
+            "matrix describes its step; ask for the filter and the correction"
+        )
     step.momentum()  # refuses an unstable filter
     return Quadratic(step)
 
@@ -188,6 +224,13 @@ def compare_on_quadratics(sources: Mapping[str, Source], mu: float, L: float) ->
         analysis = quadratic(source)
         rows.append((name, analysis.largest_stable, analysis.best_rate(mu, L)))
     return QuadraticComparison(mu, L, tuple(rows))
+
+
+def _largest_eigenvalue(matrix: Floats) -> Floats:
+    """The largest absolute eigenvalue of each matrix; infinite if the matrix has overflowed."""
+    finite = np.asarray(np.isfinite(matrix).all((-2, -1)))
+    radius = np.abs(np.linalg.eigvals(np.where(finite[..., None, None], matrix, 0.0))).max(-1)
+    return np.where(finite, radius, np.inf)
 
 
 def _check_spectrum(mu: float, L: float) -> None:

@@ -22,7 +22,8 @@ from aimopt.aim import AIM
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct, FixedPoint, Secant
 from aimopt.parts.filters import EMA, GradientDifference
-from aimopt.parts.geometries import Euclidean, Relativistic, Sign, Spectral
+from aimopt.parts.geometries import Euclidean, Relativistic, Sign
+from aimopt.parts.matrices import Spectral
 
 GRID = tuple(10 ** (k / 3) for k in range(-9, 2))  # three per decade, from 0.001 to 2
 

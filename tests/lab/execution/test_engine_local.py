@@ -189,3 +189,13 @@ def test_processes_of_a_run_cannot_share_a_gpu() -> None:
     with pytest.raises(ValueError, match="4 processes of a run cannot share cuda:0; use the device cuda"):
         Resources(devices=("cuda:0", "cuda:1"), processes=4)
     assert Resources(devices=("cuda",), processes=4).devices == ("cuda",)
+
+
+def test_gpus_of_a_cluster_are_refused_here() -> None:
+    with pytest.raises(ValueError, match=r"gpus are per run of a cluster; on this machine name them: devices="):
+        open_engine("local", Store("there"), Resources(gpus=1))
+
+
+def test_processes_of_a_run_need_one_gpu_each() -> None:
+    with pytest.raises(ValueError, match="4 processes of a run need one GPU each, got gpus=1; use gpus=4"):
+        Resources(gpus=1, processes=4)

@@ -4,10 +4,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.engines.ray import RayEngine
 from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.scheduler import execute
 from aimopt.lab.results.store import Store
@@ -78,9 +80,24 @@ def test_the_capacity_follows_the_resources_and_too_many_are_refused() -> None:
     with open_engine("ray", Store("there"), Resources(threads=cores)) as engine:
         assert engine.capacity() == 1
     asked = Resources(threads=cores, processes=2)
-    with pytest.raises(ValueError, match="lower threads or processes"), open_engine("ray", Store("there"), asked):
+    with pytest.raises(ValueError, match="lower threads, processes or gpus"), open_engine("ray", Store("there"), asked):
         pass
     assert ray.is_initialized()
+
+
+def test_gpus_are_requested_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: the engine is asked what it would request, as on a cluster that may still grow."""
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    for resources, gpus, device in (
+        (Resources(gpus=0.5), 0.5, "cuda"),
+        (Resources(gpus=4, processes=4), 4, "cuda"),
+        (Resources(devices=("cuda",), processes=2), 2, "cuda"),
+        (Resources(), 0, "cpu"),
+    ):
+        with open_engine("ray", Store("there"), resources) as engine:
+            assert cast(RayEngine, engine).needs["GPU"] == gpus
+            assert (engine.capacity() == 0) == bool(gpus)
+        assert resources.cluster_device == device
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

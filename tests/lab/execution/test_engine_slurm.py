@@ -5,11 +5,13 @@ import pickle
 import signal
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from aimopt.lab.execution import scheduler
 from aimopt.lab.execution.engines import open_engine
+from aimopt.lab.execution.engines.slurm import SlurmEngine
 from aimopt.lab.execution.engines.submitit_job import SubmititJob
 from aimopt.lab.execution.resources import Resources
 from aimopt.lab.results.store import Store
@@ -88,6 +90,37 @@ def test_slurm_gets_the_requested_resources_and_its_jobs_are_cancelled(
         assert f"#SBATCH --{line}" in lines
     assert "--cpus-per-task=6" in lines[-1]
     assert (folder / "cancelled").read_text() == "7\n"
+
+
+def test_gpus_are_requested_and_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way to ask for GPUs reserves them and lets the run use them; no way reserves any for a run on the CPU."""
+    pretend_slurm(folder, monkeypatch, "cp $1 submitted; echo Submitted batch job 7")
+    cases: list[tuple[Resources, str, str]] = [
+        (Resources(gpus=1), "#SBATCH --gpus-per-node=1", "cuda"),
+        (Resources(gpus=2, processes=2), "#SBATCH --gpus-per-node=2", "cuda"),
+        (Resources(devices=("cuda",), processes=3), "#SBATCH --gpus-per-node=3", "cuda"),
+        (Resources(gpus=1, slurm={"gpus_per_node": "a100:1"}), "#SBATCH --gpus-per-node=a100:1", "cuda"),
+        (Resources(slurm={"gres": "gpu:1"}), "#SBATCH --gres=gpu:1", "cuda"),
+        (Resources(), "", "cpu"),
+    ]
+    for resources, line, device in cases:
+        with open_engine("slurm", Store("there"), resources) as engine:
+            engine.submit(user_run(folder))
+            (job,) = cast(SlurmEngine, engine).jobs
+        lines = (folder / "submitted").read_text().splitlines()
+        assert [found for found in lines if found.startswith(("#SBATCH --gpus", "#SBATCH --gres"))] == [line] * bool(
+            line
+        )
+        assert cast(Any, job.submission().function).arguments["device"] == device
+
+
+def test_slurm_shares_no_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    pretend_slurm(folder, monkeypatch, ":")
+    with (
+        pytest.raises(ValueError, match=r"Slurm reserves whole GPUs, got gpus=0\.5; use --engine ray"),
+        open_engine("slurm", Store("there"), Resources(gpus=0.5)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

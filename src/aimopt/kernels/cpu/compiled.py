@@ -30,7 +30,7 @@ from aimopt.kernels.cpu.trust import why_untrusted
 from aimopt.kernels.layout import KERNEL_ARGUMENTS
 from aimopt.messages.reason import Reason
 
-INCLUDED = ("elements.h", "elements.inc")  # what the source of a kernel includes
+INCLUDED = ("codes.h", "elements.h", "elements.inc")  # what the source of a kernel includes
 SECONDS = 120  # a compiler that takes longer is stopped
 SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were compiled earlier
 

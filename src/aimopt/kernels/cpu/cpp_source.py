@@ -11,9 +11,16 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from aimopt.kernels.cpu.encode import Structure
-from aimopt.kernels.layout import ELEMENT_OPS, NUMBERS, OPERANDS, TYPES, arithmetic_type
+from aimopt.kernels.layout import CODED, ELEMENT_OPS, NUMBERS, OPERANDS, TYPES, arithmetic_type, scale_indices
 
-_STREAM_TYPES = {"float32": "float", "float64": "double", "bfloat16": "BFloat16", "float16": "Float16"}
+_STREAM_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "bfloat16": "BFloat16",
+    "float16": "Float16",
+    "int8": "Int8",
+    "uint8": "UInt8",
+}
 
 
 def is_vectorizable(structure: Structure) -> bool:
@@ -43,9 +50,18 @@ def function(structure: Structure) -> str:
 
 def instance(structure: Structure) -> str:
     """The kernel for streams of the structure's types."""
-    kinds = (arithmetic_type(structure.types), *structure.types)
-    types = ", ".join(_STREAM_TYPES[TYPES[kind].name] for kind in kinds)
-    return f"run_chunks<{_name(structure)}<{str(structure.stochastic).lower()}, {types}>, {types}>"
+    stochastic, arithmetic = str(structure.stochastic).lower(), arithmetic_type(structure.types)
+    # The chunks of 8-bit streams are decoded into scratch, and encoded again if the stream is written.
+    stepped = ", ".join(_type(arithmetic if kind in CODED else kind) for kind in (arithmetic, *structure.types))
+    chunk = f"{_name(structure)}<{stochastic}, {stepped}>"
+    if not scale_indices(structure.types):
+        return f"run_chunks<{chunk}, {stepped}>"
+    stored = [f"{'' if w else 'const '}{_type(k)}" for k, w in zip(structure.types, structure.written, strict=True)]
+    return f"run_coded_chunks<{stochastic}, {chunk}, {', '.join(stored)}>"
+
+
+def _type(kind: int) -> str:
+    return _STREAM_TYPES[TYPES[kind].name]
 
 
 def _name(structure: Structure) -> str:

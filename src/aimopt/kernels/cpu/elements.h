@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
+
+#include "codes.h"
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AIMOPT_INLINE inline __attribute__((always_inline))
@@ -47,13 +50,45 @@ struct Float16 {
     uint16_t bits;
 };
 
-// Which draw the last of these streams takes: the number of 16-bit streams before it.
+// Elements of 8-bit streams: floating point with few bits, below the scale of the element's block.
+struct Int8 {
+    using Code = int8_t;
+    static constexpr uint32_t levels = INT8_MAX;
+    Code code;
+};
+struct UInt8 {
+    using Code = uint8_t;
+    static constexpr uint32_t levels = UINT8_MAX;
+    Code code;
+};
+template <class Stream>
+constexpr bool is_coded = sizeof(Stream) == 1;
+
+// Which draw a 16-bit stream takes, the last of these: the number of 16-bit streams before it.
 template <size_t Last, class... Streams>
 constexpr uint32_t draw_of() {
     const bool narrow[] = {(sizeof(Streams) == 2)...};
     uint32_t draw = 0;
     for (size_t k = 0; k < Last; k++) draw += narrow[k];
     return draw;
+}
+
+// Which draw an 8-bit stream takes: those of 16 bits come first. The last of all streams, the gradient, is not rounded.
+template <size_t Stream, class... Streams>
+constexpr uint32_t draw_of_coded() {
+    const size_t sizes[] = {sizeof(Streams)...};
+    uint32_t draw = 0;
+    for (size_t k = 0; k + 1 < sizeof...(Streams); k++) draw += sizes[k] == 2 || (k < Stream && sizes[k] == 1);
+    return draw;
+}
+
+// The number of 8-bit streams before this one: which scales are its own.
+template <size_t Stream, class... Streams>
+constexpr size_t scale_of() {
+    const size_t sizes[] = {sizeof(Streams)...};
+    size_t scale = 0;
+    for (size_t k = 0; k < Stream; k++) scale += sizes[k] == 1;
+    return scale;
 }
 
 }  // namespace aimopt

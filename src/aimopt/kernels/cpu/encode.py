@@ -22,8 +22,9 @@ from aimopt.kernels.layout import (
     PROGRAM_COUNTS,
     UNIFORM_CODES,
     arithmetic_type,
+    scale_indices,
 )
-from aimopt.kernels.program import LR, SCALE, Instruction, Program
+from aimopt.kernels.program import LR, SCALE, Instruction, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
 
 
@@ -43,7 +44,7 @@ class Structure:
     types: tuple[int, ...]  # of the streams
     written: tuple[bool, ...]  # which streams are written
     code: tuple[Operation, ...]
-    stochastic: bool  # whether 16-bit streams are rounded stochastically
+    stochastic: bool  # whether narrow streams are rounded stochastically
 
     @cached_property
     def digest(self) -> int:
@@ -109,6 +110,7 @@ class EncodedProgram:
         counts = {
             "arithmetic": arithmetic,
             "streams": len(types),
+            "scales": len(scale_indices(types)),
             "scratch": program.scratch + len(types),
             "instructions": len(code),
             "numbers": len(number_slots),
@@ -122,16 +124,18 @@ class EncodedProgram:
 def _with_conversions(
     program: Program, types: tuple[int, ...], arithmetic: int, stochastic: bool
 ) -> Iterator[Instruction]:
-    """The code of a program, with 16-bit streams converted into scratch first and rounded back at the end."""
+    """The code of a program, with narrow streams converted into scratch first and rounded back at the end."""
     first = len(program.streams) + program.scratch
     converted = {k: first + k for k, kind in enumerate(types) if kind != arithmetic}
+    draw_of, scale_of = draw_indices(types), scale_indices(types)
     for k, scratch in converted.items():
-        yield Instruction("load", scratch, (k,), ())
+        yield Instruction("load", scratch, (k, scale_of.get(k, 0)), ())
     for op, out, registers, numbers in program.code:
         yield Instruction(op, converted.get(out, out), tuple(converted.get(r, r) for r in registers), numbers)
-    for draw, (k, scratch) in enumerate(converted.items()):
-        if program.streams[k] in program.written:  # the draw is the second operand
-            yield Instruction("store_stochastic" if stochastic else "store", k, (scratch, draw), ())
+    for k, scratch in converted.items():
+        if program.streams[k] in program.written:  # the draw and the scales are further operands
+            operands = (scratch, draw_of[k], scale_of.get(k, 0))
+            yield Instruction("store_stochastic" if stochastic else "store", k, operands, ())
 
 
 def _with_positions(code: Iterable[Instruction]) -> Iterator[tuple[int, ...]]:

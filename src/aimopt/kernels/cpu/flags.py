@@ -1,4 +1,13 @@
-"""The compiler's flags. `setup.py` reads them for the library, and `compiled.py` for kernels that it compiles later."""
+"""The compiler's flags and the library's file. `setup.py` runs this file before the package can be imported.
+
+FLAGS          of the library, and of the kernels that `compiled.py` compiles later
+LIBRARY        libstep.so; Windows: libstep.dll
+"""
+
+import sysconfig
+
+# Beside this file. On Windows Python names no suffix.
+LIBRARY = f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.dll'}"
 
 # No flag for this machine's processor: the instruction set is chosen when the library is loaded. No flag that lets the
 # compiler round differently in different places.

@@ -2,15 +2,17 @@
 
     python -c "from aimopt.kernels.cpu import header; header.write()"
 
-writes layout.h, element_ops.inc and uniform_ops.inc next to this file. Run it after a change of `layout.py`, and commit
-the files: then building the package needs neither torch nor this module. `tests/kernels/test_kernel_layout.py` compares
-them. The library reports `fingerprint()`, so that a library that was built from other contracts is not used.
+writes layout.h, codes.h, element_ops.inc and uniform_ops.inc next to this file. Run it after a change of `layout.py`,
+and commit the files: then building the package needs neither torch nor this module. A test compares them
+(`tests/kernels/test_kernel_layout.py`). The library reports `fingerprint()`, so that a library that was built from
+other contracts is not used.
 """
 
 from hashlib import sha256
 from pathlib import Path
 
 from aimopt.kernels import layout
+from aimopt.step import quantization
 
 NOTICE = "// Generated from kernels/layout.py by kernels/cpu/header.py. Do not edit.\n"
 
@@ -32,11 +34,51 @@ def fingerprint() -> str:
 
 
 def _without_fingerprint() -> dict[str, str]:
-    return {"layout.h": _header(), "element_ops.inc": _element_cases(), "uniform_ops.inc": _uniform_cases()}
+    return {
+        "layout.h": _header(),
+        "codes.h": _codes_header(),
+        "element_ops.inc": _element_cases(),
+        "uniform_ops.inc": _uniform_cases(),
+    }
+
+
+def _codes_header() -> str:
+    """What a kernel that is compiled later needs as well, without the rest of the contracts."""
+    lines = [
+        "#pragma once",
+        "",
+        "#include <cstddef>",
+        "#include <cstdint>",
+        "",
+        "namespace aimopt {",
+        "",
+        "// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, "
+        "how many levels are",
+        "// equal steps, and a lower bound of the levels below a block's.",
+        f"constexpr size_t kCodeBlock = {quantization.BLOCK};",
+        f"constexpr uint32_t kCodeShift = {quantization.SHIFT}, kEqual = {quantization.EQUAL};",
+        f"constexpr uint32_t kLowestBase = {quantization.LOWEST_BASE};",
+        "",
+        "}  // namespace aimopt",
+    ]
+    return NOTICE + "\n".join(lines) + "\n"
+
+
+def _row_layout() -> list[str]:
+    row = layout.RowLayout
+    return [
+        "// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.",
+        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
+        "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
+        "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "
+        "{ return row_first_scale(scalars) + scales; }",
+        "inline int64_t row_width(int64_t scalars, int64_t scales, int64_t streams) {",
+        "    return row_first_stream(scalars, scales) + streams;",
+        "}",
+    ]
 
 
 def _header() -> str:
-    row = layout.RowLayout
     lines = [
         "#pragma once",
         "",
@@ -53,10 +95,7 @@ def _header() -> str:
         f"constexpr size_t kTypeBytes[] = {{{', '.join(str(kind.size) for kind in layout.TYPES)}}};",
         "inline size_t bytes(Type type) { return kTypeBytes[static_cast<int32_t>(type)]; }",
         "",
-        "// One row of an address table: numel, rank, the addresses of the scalars, the addresses of the streams.",
-        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
-        "inline int64_t row_first_stream(int64_t scalars) { return kRowFirstScalar + scalars; }",
-        "inline int64_t row_width(int64_t scalars, int64_t streams) { return row_first_stream(scalars) + streams; }",
+        *_row_layout(),
         "",
         f"enum class Op : int32_t {{\n{_listed(layout.ELEMENT_CODES)}\n}};",
         f"enum class UniformOp : int32_t {{\n{_listed(layout.UNIFORM_CODES)}\n}};",

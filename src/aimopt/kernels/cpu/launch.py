@@ -16,7 +16,7 @@ from aimopt.kernels.addresses import AddressTable, LocatedTensors
 from aimopt.kernels.cpu.compiled import compiled_kernels
 from aimopt.kernels.cpu.encode import EncodedProgram
 from aimopt.kernels.cpu.library import Library, library
-from aimopt.kernels.layout import INSTRUCTION_SETS, RowLayout
+from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.kernels.program import Program, StepNumbers
 
 DEVICE = "cpu"
@@ -30,8 +30,6 @@ class CpuStep:
         lib = library()
         assert isinstance(lib, Library)
         self.lib, self.program, self.stochastic = lib, program, stochastic
-        row = RowLayout(len(program.scalars), len(program.streams))
-        self._gradient_column, self._row_width = row.gradient, row.width
         self._encoded: dict[tuple[int, ...], EncodedProgram] = {}
 
     def run(self, located: LocatedTensors, numbers: StepNumbers) -> int | None:
@@ -39,7 +37,8 @@ class CpuStep:
         scale = 1.0 if numbers.scale is None else _float(numbers.scale)
         inputs = (_float(numbers.lr), scale, *numbers.inputs)
         for table in located.coverage.tables:
-            table.rows[self._gradient_column :: self._row_width] = array("q", table.select(located.grad_addresses))
+            row = table.layout
+            table.rows[row.gradient :: row.width] = array("q", table.select(located.grad_addresses))
             invalid = self._call(table, inputs)
             if invalid >= 0:
                 return table.members[invalid]
@@ -72,7 +71,7 @@ class CpuStep:
         kernels = compiled_kernels([*INSTRUCTION_SETS][self.lib.isa])
         encoded.program.kernel = kernels.find(encoded.structure)
         if encoded.elements < HOT:
-            encoded.elements += sum(table.rows[RowLayout.NUMEL :: self._row_width])
+            encoded.elements += sum(table.rows[table.layout.NUMEL :: table.layout.width])
             if encoded.elements >= HOT:
                 kernels.request(encoded.structure)
 

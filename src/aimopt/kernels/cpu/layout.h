@@ -6,18 +6,21 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "e615ec8e1dda46d2"
+#define AIMOPT_LAYOUT "e8cea59e7893772b"
 
 namespace aimopt {
 
-enum class Type : int32_t { float32, float64, bfloat16, float16 };
-constexpr size_t kTypeBytes[] = {4, 8, 2, 2};
+enum class Type : int32_t { float32, float64, bfloat16, float16, int8, uint8 };
+constexpr size_t kTypeBytes[] = {4, 8, 2, 2, 1, 1};
 inline size_t bytes(Type type) { return kTypeBytes[static_cast<int32_t>(type)]; }
 
-// One row of an address table: numel, rank, the addresses of the scalars, the addresses of the streams.
+// One row of an address table: numel, rank, the addresses of the scalars, of the scales, of the streams.
 constexpr int64_t kRowNumel = 0, kRowRank = 1, kRowFirstScalar = 2;
-inline int64_t row_first_stream(int64_t scalars) { return kRowFirstScalar + scalars; }
-inline int64_t row_width(int64_t scalars, int64_t streams) { return row_first_stream(scalars) + streams; }
+inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }
+inline int64_t row_first_stream(int64_t scalars, int64_t scales) { return row_first_scale(scalars) + scales; }
+inline int64_t row_width(int64_t scalars, int64_t scales, int64_t streams) {
+    return row_first_stream(scalars, scales) + streams;
+}
 
 enum class Op : int32_t {
     affine = 0,
@@ -86,6 +89,7 @@ using Kernel = void (*)(char *const *streams, const void *numbers, uint32_t key,
 struct Program {
     int32_t arithmetic;  // the type of the arithmetic: float32 or float64
     int32_t streams;  // registers below this are memory, the others are scratch
+    int32_t scales;  // streams in 8 bits
     int32_t scratch;  // scratch registers
     int32_t instructions;  // entries of `code`
     int32_t numbers;  // entries of `number_slots`

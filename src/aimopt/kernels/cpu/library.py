@@ -7,7 +7,6 @@ torch_functions()      the functions of torch's stable C interface that describe
 
 import ctypes
 import os
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,11 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from aimopt.kernels.cpu.flags import LIBRARY
 from aimopt.kernels.cpu.header import fingerprint
 from aimopt.kernels.cpu.trust import why_untrusted
 from aimopt.kernels.layout import FUNCTIONS, INSTRUCTION_SETS, TORCH_FUNCTIONS
 from aimopt.messages.reason import Reason
 
+# Otherwise pip leaves a package of the same version as it is, takes a wheel without the kernel from its cache, and
+# downloads torch again.
+REINSTALL = "reinstall aimopt with pip's options --no-cache-dir --force-reinstall --no-deps"
 ISA_VARIABLE = "AIMOPT_ISA"  # the environment variable that chooses the instruction set
 
 
@@ -69,17 +72,17 @@ _forced: ContextVar[str] = ContextVar("instruction_set", default="")
 @lru_cache(maxsize=1)
 def load_library() -> Library | Reason:
     """Load the library, or return the reason why it must not or cannot be loaded."""
-    path = Path(__file__).with_name(f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
+    path = Path(__file__).with_name(LIBRARY)
     if not path.exists():
-        return Reason("no C++ compiler was found when aimopt was installed; install one, then reinstall aimopt")
+        return Reason(f"no C++ compiler was found when aimopt was installed; install one, then {REINSTALL}")
     if (reason := why_untrusted(path)) is not None:
         return reason
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        return Reason(f"{path.name} could not be loaded ({error}); reinstall aimopt")
+        return Reason(f"{path.name} could not be loaded ({error}); {REINSTALL}")
     if _layout_of(loaded) != fingerprint():
-        return Reason(f"{path.name} was built from another version of aimopt; reinstall aimopt")
+        return Reason(f"{path.name} was built from another version of aimopt; {REINSTALL}")
     return Library(
         _function(loaded, "step"),
         _function(loaded, "stream"),

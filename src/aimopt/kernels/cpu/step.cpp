@@ -21,10 +21,10 @@
 
 namespace aimopt {
 
-// One tensor, and the addresses of its streams.
+// One tensor, and the addresses of its scales and streams.
 struct Item {
     int64_t numel;
-    const int64_t *addresses;
+    const int64_t *scales, *streams;
 };
 
 template <class T>
@@ -149,20 +149,31 @@ struct Job {
     Interpreter<T> interpret;
     int threads;
 
-    // The share of one thread. It may begin and end anywhere: an element's result does not depend on its block.
+    size_t tensor_at(int64_t element) const { return std::upper_bound(ends.begin(), ends.end(), element) - ends.begin(); }
+
+    // Where the share of a thread begins: at a block of 8-bit codes, which one thread must encode as a whole.
+    int64_t begin_of(int thread) const {
+        const int64_t total = ends.back(), share = (total + threads - 1) / threads;
+        const int64_t begin = std::min(total, share * thread);
+        if (begin == total) return total;
+        const size_t i = tensor_at(begin);
+        const int64_t first = ends[i] - items[i].numel;
+        return begin - (begin - first) % static_cast<int64_t>(kCodeBlock);
+    }
+
     static void work(void *data, int thread) {
         const Job &job = *static_cast<const Job *>(data);
-        const int64_t total = job.ends.back();
-        const int64_t share = (total + job.threads - 1) / job.threads;
-        int64_t begin = std::min(total, share * thread);
-        const int64_t end = std::min(total, begin + share);
-        size_t i = std::upper_bound(job.ends.begin(), job.ends.end(), begin) - job.ends.begin();
+        int64_t begin = job.begin_of(thread);
+        const int64_t end = job.begin_of(thread + 1);
+        size_t i = job.tensor_at(begin);
         for (; begin < end; i++) {
             const int64_t first = job.ends[i] - job.items[i].numel;
             const int64_t stop = std::min(end, job.ends[i]);
-            char *streams[kMaxRegisters];
+            char *streams[kMaxRegisters];  // the scales follow the streams
             for (int32_t k = 0; k < job.program.streams; k++)
-                streams[k] = reinterpret_cast<char *>(job.items[i].addresses[k]);
+                streams[k] = reinterpret_cast<char *>(job.items[i].streams[k]);
+            for (int32_t k = 0; k < job.program.scales; k++)
+                streams[job.program.streams + k] = reinterpret_cast<char *>(job.items[i].scales[k]);
             const T *numbers = job.numbers.data() + job.numbers_of[i];
             const auto kernel = reinterpret_cast<Kernel>(const_cast<void *>(job.program.kernel));
             if (kernel) kernel(streams, numbers, job.keys[i], begin - first, stop - first);
@@ -189,7 +200,7 @@ void write_scalar(int64_t address, Type type, double value) {
 template <class T>
 int64_t step(const Program &program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars,
           Isa isa, int threads) {
-    const int64_t width = row_width(scalars, program.streams);
+    const int64_t width = row_width(scalars, program.scales, program.streams);
     const size_t n = program.uniforms;
     std::vector<Item> items(tensors);
     std::vector<int64_t> ends(tensors);
@@ -203,7 +214,7 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
     for (int64_t i = 0; i < tensors; i++) {
         const int64_t *row = table + i * width;
         const int64_t *scalar = row + kRowFirstScalar;
-        items[i] = {row[kRowNumel], row + row_first_stream(scalars)};
+        items[i] = {row[kRowNumel], row + row_first_scale(scalars), row + row_first_stream(scalars, program.scales)};
         ends[i] = total += row[kRowNumel];
         for (int32_t k = 0; k < scalars; k++) inputs[k] = read_scalar(scalar[k], Type(scalar_types[k])) + (k == 0);
         if (i == 0 || inputs != last) {  // most tensors of a group have the same step count

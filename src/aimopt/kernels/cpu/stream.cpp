@@ -44,11 +44,11 @@ constexpr void (*kAdd[kMost])(const int64_t *, int64_t, int64_t) = {add<1>, add<
 void work(void *data, int thread) {
     const Job &job = *static_cast<const Job *>(data);
     for (int64_t t = 0; t < job.tensors; t++) {
-        const int64_t *row = job.table + t * aimopt::row_width(0, job.written + 1);
+        const int64_t *row = job.table + t * aimopt::row_width(0, 0, job.written + 1);
         const int64_t numel = row[aimopt::kRowNumel];
         const int64_t share = (numel + job.threads - 1) / job.threads;
         const int64_t begin = std::min(numel, share * thread);
-        kAdd[job.written - 1](row + aimopt::row_first_stream(0), begin, std::min(numel, begin + share));
+        kAdd[job.written - 1](row + aimopt::row_first_stream(0, 0), begin, std::min(numel, begin + share));
     }
 }
 

@@ -100,9 +100,9 @@ class Pool {
 inline void run_on_pool(Work work, void *data, int threads) {
     static std::mutex turn;
     static std::unique_ptr<Pool> *pool = new std::unique_ptr<Pool>;  // never deleted: its threads may outlive main
-    static int64_t owner = -1;
     std::lock_guard<std::mutex> lock(turn);
 #if !defined(_WIN32)
+    static int64_t owner = -1;
     if (owner != getpid()) {  // a forked child has none of its parent's threads, and must not wait for them
         pool->release();
         owner = getpid();

@@ -1,4 +1,4 @@
-"""Functions that the printed kernels call, on numbers of any width: `divide`, `power`, `round_stochastically`.
+"""Functions that the printed kernels call, on numbers of any width: `divide`, `round_stochastically`, `decode`.
 
 Only `launch.py` imports this, when it compiles its first kernel: importing Triton takes a second, and it may be absent.
 They have no annotations, which Triton would look up. They use nothing that its interpreter lacks, such as libdevice, so
@@ -104,3 +104,64 @@ def round_stochastically(x, dtype: tl.constexpr, key, low_half: tl.constexpr, el
         small = x + ((random.to(tl.float32) + 0.5) * 2.0**-40 - 2.0**-25)
         rounded = tl.where(magnitude < 2.0**-14, small, tl.where(magnitude < 65520.0, normal, x))
     return to_nearest(rounded, dtype)
+
+
+@triton.jit
+def decode(codes, scale, levels: tl.constexpr, shift: tl.constexpr, equal: tl.constexpr, lowest_base: tl.constexpr):
+    """The numbers of 8-bit codes, each with the scale of its block, as in `step/quantization.py`."""
+    code, bits = codes.to(tl.int32), scale.to(tl.int32, bitcast=True)
+    base = tl.maximum((bits >> shift) - levels, lowest_base)
+    step = ((base + equal) << shift).to(tl.float32, bitcast=True) * (1 / equal)
+    magnitude = ((tl.abs(code) + base) << shift).to(tl.float32, bitcast=True)
+    large = tl.where(code < 0, -magnitude, magnitude)
+    number = tl.where(tl.abs(code) > equal, large, code.to(tl.float32) * step)
+    return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, number, float("nan"))
+
+
+@triton.jit
+def hashed_bits(key, low_half: tl.constexpr, element):
+    """A random number of 16 bits per element."""
+    hashed = scramble(element.to(tl.uint32) ^ key)
+    return (hashed & 0xFFFF if low_half else hashed >> 16).to(tl.int32)
+
+
+@triton.jit
+def larger_integer(a, b):
+    """The larger one of two integers. `tl.max` would not be interpreted in the tests."""
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def encode(
+    x, inside, random,
+    stochastic: tl.constexpr, levels: tl.constexpr, shift: tl.constexpr, equal: tl.constexpr, lowest_base: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """The codes of numbers, and the scale of each block of them, as in `step/quantization.py`."""
+    bits = x.to(tl.int32, bitcast=True)
+    magnitude = tl.where(inside, bits & 0x7FFFFFFF, 0)
+    blocks: tl.constexpr = x.shape[0] // block
+    largest = tl.minimum(tl.reduce(tl.reshape(magnitude, [blocks, block]), 1, larger_integer), 0x7F800000)
+    top = tl.minimum((largest + ((1 << shift) - 1)) >> shift, (0x7F800000 >> shift) - 1)
+    scale = tl.where(largest < 0x7F800000, (top << shift).to(tl.float32, bitcast=True), float("nan"))
+    # −1 marks a block that is not finite.
+    marked = tl.where(largest < 0x7F800000, top, -1)
+    top_of_element = tl.reshape(tl.broadcast_to(marked[:, None], [blocks, block]), [blocks * block])
+    base = tl.maximum(top_of_element - levels, lowest_base)
+    bottom = (base + equal) << shift
+    steps_per_unit = divide(tl.full([blocks * block], equal, tl.float32), bottom.to(tl.float32, bitcast=True))
+    if stochastic:
+        jitter = random << (shift - 16)
+        addend = (random.to(tl.float32) + 0.5) * 2.0**-16
+    else:
+        jitter = 1 << (shift - 1)
+        addend = 0.5
+    small_size = tl.minimum(magnitude, bottom).to(tl.float32, bitcast=True)
+    small = (small_size * steps_per_unit + addend).to(tl.int32)
+    if levels == 255:
+        small = tl.where(magnitude > 0, tl.maximum(small, 1), 0)
+    large = tl.minimum(((magnitude + jitter) >> shift) - base, levels)
+    level = tl.where(magnitude < bottom, small, large)
+    if levels == 127:
+        level = tl.where(bits < 0, -level, level)
+    return tl.where(top_of_element < 0, 0, level), scale

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aimopt.kernels.addresses import AddressTable, Coverage, LocatedTensors
 from aimopt.kernels.gpu.triton_source import ALIGNMENT, constants, passed_uniforms, source
-from aimopt.kernels.layout import FLOAT64, RowLayout, arithmetic_type
+from aimopt.kernels.layout import FLOAT64, arithmetic_type
 from aimopt.kernels.program import LR, SCALE, STEP, Program, StepNumbers
 from aimopt.kernels.symbols import Node, Number
 from aimopt.messages.reason import Reason
@@ -100,7 +100,7 @@ class TableLaunch:
     def __init__(self, table: AddressTable, program: Program, stochastic: bool):
         self.table, self.program, self.device = table, program, table.device
         n = len(table.members)
-        layout = RowLayout(len(table.scalar_types), len(table.types))
+        layout = table.layout
         scalars = [list(column) for column in zip(*table.scalars, strict=True)]
         rows = torch.frombuffer(table.rows, dtype=torch.int64).view(n, -1)[:, : layout.gradient].clone()
         scalar_types = table.scalar_types

@@ -13,10 +13,21 @@ and learning rate may be on the device: nothing waits for them. The functions th
 import re
 from collections.abc import Iterator
 
-from aimopt.kernels.layout import ELEMENT_OPS, NUMBERS, OPERANDS, TYPES, UNIFORM_OPS, RowLayout, arithmetic_type
-from aimopt.kernels.program import LR, SCALE, STEP, Program
+from aimopt.kernels.layout import (
+    ELEMENT_OPS,
+    NUMBERS,
+    OPERANDS,
+    TYPES,
+    UNIFORM_OPS,
+    RowLayout,
+    arithmetic_type,
+    scale_indices,
+)
+from aimopt.kernels.program import LR, SCALE, STEP, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
+from aimopt.step.quantization import BLOCK, CODES, EQUAL, LOWEST_BASE, SHIFT
 
+_CODE = f"{SHIFT}, {EQUAL}, {LOWEST_BASE}"  # of numbers in 8 bits
 ALIGNMENT = 16  # bytes per load of a thread: in a WHOLE chunk all addresses are multiples of it
 
 
@@ -49,9 +60,9 @@ class _Printer:
         self.scalars = {name: f"{_identifier(name)}_{k}" for k, name in enumerate(program.scalars)}
         self.passed_uniforms = passed_uniforms(program)
         self.written = [k for k, name in enumerate(program.streams) if name in program.written]
-        narrow = [k for k, kind in enumerate(self.types) if kind != self.arithmetic]
-        self.draws = {k: draw for draw, k in enumerate(narrow) if stochastic and k in self.written}
-        self.row = RowLayout(len(scalar_types), len(types))
+        self.draws = {k: draw for k, draw in draw_indices(types).items() if stochastic and k in self.written}
+        self.scales = scale_indices(types)
+        self.row = RowLayout(len(scalar_types), len(types), len(self.scales))
         self.width = self.row.width - 1  # the addresses of gradients have their own array
         self.constants = constants(program)
         self._names: dict[Number, str] = {node: f"u{k}" for k, node in enumerate(program.uniforms)}
@@ -118,6 +129,9 @@ class _Printer:
         for name, kind, address in zip(self.streams, self.types, [*addresses, "gradients + tensor"], strict=True):
             yield f"    {name}_pointer = tl.load({address}).to(tl.pointer_type({kind}))"
             yield f"    {name}_pointer = tl.multiple_of({name}_pointer, {ALIGNMENT} if WHOLE else 1)"
+        for k, scale in self.scales.items():
+            address = f"tl.load(row + {self.row.first_scale + scale})"
+            yield f"    {self.streams[k]}_scales = {address}.to(tl.pointer_type(tl.float32))"
         for k, number in enumerate(self.passed_uniforms):
             yield f"    {self.number(number)} = tl.load(uniforms + tensor * {len(self.passed_uniforms)} + {k})"
         for half in sorted({draw // 2 for draw in self.draws.values()}):
@@ -130,21 +144,44 @@ class _Printer:
         yield from (f"        {line}" for line in self._body())
 
     def _body(self) -> Iterator[str]:
-        for name, kind in zip(self.streams, self.types, strict=True):
+        for k, (name, kind) in enumerate(zip(self.streams, self.types, strict=True)):
             loaded = f"tl.load({name}_pointer + element, inside, 0)"
-            yield f"{name} = {loaded if kind == self.arithmetic else f'widen({loaded}, {self.arithmetic})'}"
+            if k in self.scales:
+                scale = f"tl.load({name}_scales + element // {BLOCK}, inside, 0.0)"
+                loaded = f"decode({loaded}, {scale}, {self._levels(k)}, {_CODE})"
+            elif kind != self.arithmetic:
+                loaded = f"widen({loaded}, {self.arithmetic})"
+            yield f"{name} = {loaded}"
         for op, out, registers, numbers in self.program.code:
             operands = dict(zip(OPERANDS, map(self.register, registers), strict=False))
             operands |= dict(zip(NUMBERS, map(self.number, numbers), strict=False))
             yield f"{self.register(out)} = {ELEMENT_OPS[op].triton.format(**operands, T=self.arithmetic)}"
         for k in self.written:
             name = value = self.streams[k]
-            if k in self.draws:
+            if k in self.scales:
+                yield from self._encode(k)
+                value = f"{name}_code.to({self.types[k]})"
+            elif k in self.draws:
                 draw = self.draws[k]
                 value = f"round_stochastically({name}, {self.types[k]}, key_{draw // 2}, {draw % 2 == 1}, element)"
             elif self.types[k] != self.arithmetic:
                 value = f"to_nearest({name}, {self.types[k]})"
             yield f"tl.store({name}_pointer + element, {value}, inside)"
+
+    def _levels(self, k: int) -> int:
+        names = {"signed": "tl.int8", "unsigned": "tl.uint8"}
+        return next(code.levels for name, code in CODES.items() if names[name] == self.types[k])
+
+    def _encode(self, k: int) -> Iterator[str]:
+        """Compute the codes of a stream, and store the scales of their blocks."""
+        name, random, draw = self.streams[k], "0", self.draws.get(k)
+        if draw is not None:
+            random = f"hashed_bits(key_{draw // 2}, {draw % 2 == 1}, element)"
+        yield f"{name}_random = {random}"
+        options = f"{draw is not None}, {self._levels(k)}, {_CODE}, {BLOCK}"
+        yield f"{name}_code, {name}_scale = encode({name}, inside, {name}_random, {options})"
+        yield f"block = start // {BLOCK} + tl.arange(0, BLOCK // {BLOCK})"
+        yield f"tl.store({name}_scales + block, {name}_scale, block * {BLOCK} < numel)"
 
 
 def _identifier(name: str) -> str:

@@ -70,6 +70,8 @@ class LocalEngine:
     """One worker process per core or device."""
 
     def __init__(self, store: Store, resources: Resources):
+        if resources.gpus:
+            raise ValueError("gpus are per run of a cluster; on this machine name them: devices=('cuda:0', 'cuda:1')")
         self.store, self.resources = store, resources
         self.waiting: collections.deque[RunConfig] = collections.deque()
         self.attempts: collections.Counter[str] = collections.Counter()

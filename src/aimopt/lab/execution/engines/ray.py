@@ -1,7 +1,7 @@
 """The Ray engine: one Ray task per run.
 
     with RayEngine(store, Resources(threads=2)) as engine: …
-    RAY_ADDRESS=auto aimopt compare my_task.py:Images --engine ray
+    RAY_ADDRESS=auto aimopt compare my_task.py:Images --engine ray --gpus 0.5        two runs share a GPU
 
 It uses the cluster of RAY_ADDRESS or of this machine; if there is none, it starts one. If a worker or a machine dies,
 Ray starts the task again and the run is resumed from its checkpoint. All machines must see the store and the current
@@ -33,8 +33,7 @@ class RayEngine:
     def __init__(self, store: Store, resources: Resources):
         self.ray = import_extra("ray", "ray")
         self.store, self.resources = store, resources
-        self.device = "cuda" if resources.gpu_share else next(iter(resources.devices), "cpu")
-        self.needs = {"CPU": resources.threads * resources.processes, "GPU": resources.gpu_share}
+        self.needs = {"CPU": resources.threads * resources.processes, "GPU": resources.cluster_gpus}
         self.waiting: collections.deque[RunConfig] = collections.deque()
         self.submitted: dict[Any, RunConfig] = {}
         self.connected = False
@@ -45,7 +44,7 @@ class RayEngine:
         if not self.capacity() and "RAY_ADDRESS" not in os.environ:  # a cluster may grow, a machine does not
             self.__exit__()
             raise ValueError(
-                f"a run needs {self.needs}, but Ray has {self._cluster_resources()}; lower threads or processes"
+                f"a run needs {self.needs}, but Ray has {self._cluster_resources()}; lower threads, processes or gpus"
             )
         path = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
         self.task = self.ray.remote(_train).options(
@@ -99,7 +98,9 @@ class RayEngine:
         """Submit all waiting runs, or as many as `workers` allows. Ray queues them; clusters grow with the queue."""
         while self.waiting and len(self.submitted) < (self.resources.workers or math.inf):
             config = self.waiting.popleft()
-            task = self.task.remote(job_arguments(config, self.store, self.resources, self.device), os.getcwd())
+            task = self.task.remote(
+                job_arguments(config, self.store, self.resources, self.resources.cluster_device), os.getcwd()
+            )
             self.submitted[task] = config
 
     def _result(self, task: Any) -> tuple[Outcome, str]:

@@ -1,9 +1,10 @@
 """The Slurm engine: one Slurm job per run, through submitit.
 
-    Resources(slurm={"partition": "gpu", "time": 240, "gpus_per_node": 1}, devices=("cuda",), workers=20)
+    Resources(gpus=1, workers=20, slurm={"partition": "gpu", "time": 240})           one GPU per run, 20 jobs at once
     Resources(slurm={"cluster": "local"})           processes of this machine instead of Slurm
 
-The options are those of sbatch as submitit spells them; `time` is in minutes. A job that is preempted or out of time
+The options are those of sbatch as submitit spells them; `time` is in minutes. GPUs that are requested by such an option
+are used as well (`GPU_OPTIONS`). A job that is preempted or out of time
 writes a checkpoint and is queued again, so a run may take longer than one job. When the engine is left, its jobs are
 cancelled; as after any `scancel`, a running job has the half minute that Slurm usually leaves it to write a checkpoint.
 Jobs outlive an engine that is killed. Whether a job died without a message is known from Slurm's accounting, `sacct`.
@@ -29,6 +30,7 @@ DEFAULT_JOBS = 100  # jobs at the same time if `workers` is not set: clusters li
 POLL_SECONDS = 1.0  # between two checks of the job files; submitit itself asks Slurm less often
 # The cluster `local` means processes of this machine.
 DEFAULTS = {"cluster": "slurm", "job_name": "aimopt", "time": 240}
+GPU_OPTIONS = ("gpus_per_node", "gpus_per_task", "gres")
 TIMEOUTS = {"slurm_max_num_timeout": 1000, "local_max_num_timeout": 1000}  # jobs that may run out of time, per run
 
 
@@ -79,7 +81,8 @@ class SlurmEngine:
 
     def _submit_waiting(self) -> None:
         """Submit waiting runs while there is capacity. If Slurm refuses a job, wait until others have ended."""
-        device = next(iter(self.resources.devices), "cpu")
+        asks_for_gpus = any(name in self.resources.slurm for name in GPU_OPTIONS)
+        device = "cuda" if asks_for_gpus else self.resources.cluster_device
         while self.waiting and len(self.jobs) < self.capacity():
             job = SubmititJob(job_arguments(self.waiting[0], self.store, self.resources, device))
             try:
@@ -108,10 +111,13 @@ def _executor(submitit: Any, cluster: str, store: Store, resources: Resources, o
     """The submitit executor. The logs of the jobs are written to the folder `jobs` of the store."""
     if not isinstance(options["time"], int):
         raise ValueError(f"the Slurm option time must be a whole number of minutes, got {options['time']!r}")
-    cores = resources.threads * resources.processes
+    if resources.gpus % 1:
+        raise ValueError(f"Slurm reserves whole GPUs, got gpus={resources.gpus:g}; use --engine ray to share one")
+    cores, gpus = resources.threads * resources.processes, int(resources.cluster_gpus)
     # srun does not take the number of cores from sbatch.
     core_options = {"cpus_per_task": cores, "srun_args": [f"--cpus-per-task={cores}"]}
-    names = {f"slurm_{name}": value for name, value in {**core_options, **options}.items()}
+    gpu_options = {"gpus_per_node": gpus} if gpus and not any(name in options for name in GPU_OPTIONS) else {}
+    names = {f"slurm_{name}": value for name, value in {**core_options, **gpu_options, **options}.items()}
     try:
         # A folder name that nobody can predict: submitit unpickles results, and a store may come from someone else.
         folder = store.root.resolve() / "jobs" / uuid.uuid4().hex / "%j"

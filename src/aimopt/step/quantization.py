@@ -1,0 +1,149 @@
+"""8-bit state: one byte per element, and one scale per block of 128 elements.
+
+A code counts levels, downwards from the block's scale. Levels are floating-point numbers with 5 bits of mantissa, and
+the lowest 32 are equal steps to 0:
+
+    exp_avg       int8      sign and 127 levels: 32 per factor of 2 down to 1/8 of the scale, then 32 equal steps
+    exp_avg_sq    uint8     255 levels: 32 per factor of 2 down to 1/128 of the scale, then 32 equal steps
+
+So reading and writing a code takes a few shifts and sums of a number's bits, and no table. Numbers are rounded up or
+down at random, and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a
+first moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
+
+    working_buffer(state, "exp_avg")            the numbers of a buffer, for the arithmetic of a step
+    encode_into(codes, scale, x, random)        store them again
+    stored_buffer(x, p, initial, group)         a new buffer and its scale, in the group's state dtype
+
+A block is 128 elements that are neighbours in memory. A block with an infinite or NaN element is NaN.
+"""
+
+import math
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from aimopt.parts.component import Initial, State
+from aimopt.parts.tensor_list import LOW_PRECISION
+
+BLOCK = 128  # elements
+SMALLEST = 4096  # elements; the buffers of smaller parameters stay in float32
+MANTISSA = 5  # bits
+SHIFT = 23 - MANTISSA  # from the bits of a float32 number to its level
+EQUAL = 1 << MANTISSA  # levels at the bottom that are equal steps
+LOWEST_BASE = 5 << MANTISSA  # levels below a block's; no scale is so small that a step would not be a normal number
+INFINITY = 0x7F800000  # the bits of infinity; those of NaN are larger
+INT8 = "int8"  # the state dtype
+
+
+class Code(NamedTuple):
+    """How numbers are stored in 8 bits."""
+
+    dtype: torch.dtype
+    levels: int  # above 0
+
+
+CODES = {"signed": Code(torch.int8, 127), "unsigned": Code(torch.uint8, 255)}
+CODE_OF_DTYPE = {code.dtype: code for code in CODES.values()}
+
+
+def scale_name(buffer: str) -> str:
+    """The state key of a buffer's scales."""
+    return f"{buffer}_scale"
+
+
+def coded_buffers(buffers: dict[str, Initial], group: dict[str, Any]) -> dict[str, Code]:
+    """The buffers that a group stores in 8 bits if their parameter is large enough, and how."""
+    if group["state_dtype"] != INT8:
+        return {}
+    return {name: CODES[initial.code] for name, initial in buffers.items() if initial.code is not None}
+
+
+def state_keys(buffers: dict[str, Initial], group: dict[str, Any]) -> tuple[str, ...]:
+    """The keys of a parameter's state, in the order of `Gathered.state`: the step count first, the scales last."""
+    return ("step", *buffers, *map(scale_name, coded_buffers(buffers, group)))
+
+
+def state_dtype(p: Tensor, initial: Initial, group: dict[str, Any]) -> torch.dtype:
+    """The dtype of one of a parameter's state buffers in this group. Only averages of gradients have few bits."""
+    if initial.shaped and p.is_complex():
+        return p.real.dtype
+    of_gradients = not (p.is_complex() or initial.shaped or initial.of_parameter)
+    if group["state_dtype"] == INT8 and of_gradients:
+        if initial.code is not None and p.numel() >= SMALLEST:
+            return CODES[initial.code].dtype
+    elif group["state_dtype"] is not None and of_gradients:
+        return cast(torch.dtype, getattr(torch, group["state_dtype"]))
+    return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+
+
+def scale_shape(numel: int) -> tuple[int]:
+    """The shape of the scales of a buffer in 8 bits."""
+    return (math.ceil(numel / BLOCK),)
+
+
+def stored_buffer(x: Tensor, p: Tensor, initial: Initial, group: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """A buffer in the dtype of the group's state, and its scales: none in other dtypes, empty if it is not coded."""
+    dtype = state_dtype(p, initial, group)
+    if dtype not in CODE_OF_DTYPE:
+        needs_scale = group["state_dtype"] == INT8 and initial.code is not None
+        return x.to(dtype), x.new_empty(0, dtype=torch.float32) if needs_scale else None
+    codes = torch.empty_like(x, dtype=dtype)
+    scale = torch.empty(scale_shape(x.numel()), dtype=torch.float32, device=x.device)
+    encode_into(codes, scale, x)
+    return codes, scale
+
+
+def encode_into(codes: Tensor, scale: Tensor, x: Tensor, random: Tensor | None = None) -> None:
+    """Store x. `random` has 16 random bits per element, in the order of memory; None rounds to the nearest level."""
+    code, order = CODE_OF_DTYPE[codes.dtype], _memory_order(codes)
+    flat = x.detach().float().permute(order).reshape(-1)
+    bits, noise = _blocks(flat).view(torch.int32), None if random is None else _blocks(random)
+    magnitude = bits & 0x7FFFFFFF
+    largest = magnitude.amax(1, keepdim=True).clamp(max=INFINITY)
+    top = ((largest + ((1 << SHIFT) - 1)) >> SHIFT).clamp(max=(INFINITY >> SHIFT) - 1)
+    base = (top - code.levels).clamp(min=LOWEST_BASE)
+    bottom = (base + EQUAL) << SHIFT  # below this number, levels are equal steps
+    jitter = 1 << (SHIFT - 1) if noise is None else noise << (SHIFT - 16)
+    level = (((magnitude + jitter) >> SHIFT) - base).clamp(max=code.levels)
+    steps = magnitude.view(torch.float32) * (EQUAL / bottom.view(torch.float32))
+    small = (steps + (0.5 if noise is None else (noise.float() + 0.5) * 2.0**-16)).to(torch.int32)
+    if code.dtype == torch.uint8:
+        small = torch.where(magnitude > 0, small.clamp(min=1), 0)
+    level = torch.where(magnitude < bottom, small, level)
+    if code.dtype == torch.int8:
+        level = torch.where(bits < 0, -level, level)
+    level = torch.where(largest < INFINITY, level, 0)
+    stored = level.to(code.dtype).view(-1)[: flat.numel()]
+    codes.permute(order).copy_(stored.view([codes.shape[d] for d in order]))
+    scale.copy_(torch.where(largest < INFINITY, (top << SHIFT).view(torch.float32), math.nan).view(-1))
+
+
+def decode(codes: Tensor, scale: Tensor) -> Tensor:
+    """The numbers that were stored, in float32 and with the strides of the codes, if those have no gaps."""
+    code, order = CODE_OF_DTYPE[codes.dtype], _memory_order(codes)
+    signed = _blocks(codes.permute(order).reshape(-1)).to(torch.int32)
+    base = ((scale.view(torch.int32).view(-1, 1) >> SHIFT) - code.levels).clamp(min=LOWEST_BASE)
+    step = ((base + EQUAL) << SHIFT).view(torch.float32) * (1 / EQUAL)
+    magnitude = ((signed.abs() + base) << SHIFT).view(torch.float32)
+    large = torch.where(signed < 0, -magnitude, magnitude)
+    numbers = torch.where(signed.abs() > EQUAL, large, signed.float() * step)
+    numbers = torch.where(scale.isfinite().view(-1, 1), numbers, math.nan)
+    shaped = numbers.view(-1)[: codes.numel()].view([codes.shape[d] for d in order])
+    return shaped.permute([order.index(d) for d in range(len(order))])
+
+
+def working_buffer(state: State, name: str) -> Tensor:
+    """A state buffer, decoded if it is in 8 bits."""
+    buffer = state[name]
+    return decode(buffer, state[scale_name(name)]) if buffer.dtype in CODE_OF_DTYPE else buffer
+
+
+def _memory_order(x: Tensor) -> list[int]:
+    """The dimensions of a tensor, the one with the largest stride first."""
+    return sorted(range(x.dim()), key=x.stride().__getitem__, reverse=True)
+
+
+def _blocks(flat: Tensor) -> Tensor:
+    """One row per block; the last one is filled up with zeros."""
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
