@@ -20,7 +20,7 @@ LAYERS = (
     ("parts",),
     ("step",),
     ("kernels",),
-    ("aim", "checks", "checkpoints", "groups", "diagnostics"),
+    ("aim", "backward", "checks", "checkpoints", "groups", "diagnostics"),
     ("optimizers",),
     ("testing",),
     ("theory", "measure", "jax"),

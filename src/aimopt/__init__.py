@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aimopt import groups
     from aimopt.aim import AIM
+    from aimopt.backward import InBackward, in_backward
     from aimopt.diagnostics import Diagnostics, log_to, watch
     from aimopt.optimizers import available, create
     from aimopt.optimizers.adaptive import (
@@ -97,6 +98,7 @@ __all__ = [
     "FixedPoint",
     "GradientDifference",
     "HeavyBall",
+    "InBackward",
     "Independent",
     "Last",
     "Lion",
@@ -126,6 +128,7 @@ __all__ = [
     "available",
     "create",
     "groups",
+    "in_backward",
     "log_to",
     "watch",
 ]
@@ -133,6 +136,7 @@ __all__ = [
 # The modules that define the names of __all__.
 _MODULES = (
     "aim",
+    "backward",
     "diagnostics",
     "groups",
     "optimizers",

@@ -12,10 +12,10 @@ are run by `step/reevaluate.py`.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -41,6 +41,9 @@ from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
 from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
 
+if TYPE_CHECKING:
+    from aimopt.backward import InBackward
+
 DIRECT = Direct()
 
 
@@ -63,6 +66,7 @@ class AIM(Optimizer):
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
     _traced_origins: list[list[Origin | None]]
     _warned_about_ell = False
+    _in_backward: "InBackward | None" = None  # if given, it steps the parameters, and `step` ends the step
 
     def __init__(
         self,
@@ -165,6 +169,9 @@ class AIM(Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            if self._in_backward is not None:
+                self._in_backward.complete()
+                return loss
             if self._found_inf():
                 return loss
             if not torch.compiler.is_compiling():
@@ -181,17 +188,29 @@ class AIM(Optimizer):
                 observer.end()
             return loss
 
-    def _prepare(self) -> "list[tuple[Gathered, FusedGroup | None]]":
+    def _step_some(self, positions: Mapping[int, Sequence[int]]) -> None:
+        """Step some parameters while others still wait for their gradients: per group, these positions.
+
+        The caller tells the observers where a step begins and ends.
+        """
+        with torch.no_grad():
+            self._step_groups(self._prepare(positions))
+
+    def _prepare(
+        self, positions: Mapping[int, Sequence[int]] | None = None
+    ) -> "list[tuple[Gathered, FusedGroup | None]]":
         """Each group, and the kernel for the parameters that it can reach. Nothing has changed if this raises."""
-        groups = list(enumerate(self.param_groups))
+        groups = [(i, group) for i, group in enumerate(self.param_groups) if positions is None or i in positions]
         if torch.compiler.is_compiling():
             return [(self._gather(index, group), None) for index, group in groups]
         try:
             for index, group in groups:
                 self._check_values(index, group)
-            checked = [self._check(self._gather(index, group)) for index, group in groups]
-            for observer in self.observers:
-                observer.begin(len(checked))
+            chosen = {} if positions is None else positions
+            checked = [self._check(self._gather(index, group, chosen.get(index))) for index, group in groups]
+            if positions is None:
+                for observer in self.observers:
+                    observer.begin(len(checked))
             if _any_evaluates_again(group.gathered.parts for group in checked):
                 return [(group.gathered, None) for group in checked]
             return [(group.gathered, self._kernel_for(group)) for group in checked]
@@ -226,14 +245,18 @@ class AIM(Optimizer):
         memory = self._group_memories.setdefault(gathered.group_index, GroupMemory())
         return memory.check(gathered, type(self).__name__)
 
-    def _gather(self, index: int, group: dict[str, Any]) -> Gathered:
+    def _gather(self, index: int, group: dict[str, Any], positions: Sequence[int] | None = None) -> Gathered:
+        """The parameters of a group that have a gradient, or of those at `positions`, which all have one."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[Tensor] = []
-        self._init_group(group, torch.compiler.is_compiling(), params, grads, state)
+        chosen = group if positions is None else {**group, "params": [group["params"][i] for i in positions]}
+        self._init_group(chosen, torch.compiler.is_compiling(), params, grads, state)
         parts = self._parts_of(group, index)
         first = sum(len(before["params"]) for before in self.param_groups[:index])
-        if len(params) == len(group["params"]):
+        if positions is not None:
+            ranks = [first + i for i in positions]
+        elif len(params) == len(group["params"]):
             ranks = list(range(first, first + len(params)))
         else:
             ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
@@ -301,6 +324,8 @@ class AIM(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether a GradScaler may leave unscaling to the step: it then sets `grad_scale` and `found_inf`."""
+        if self._in_backward is not None:
+            self._in_backward.refuse_scaler()
         return all(group["fused"] is True for group in self.param_groups)
 
     def _found_inf(self) -> bool:
@@ -358,7 +383,7 @@ class AIM(Optimizer):
         try:
             tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
         except (KeyError, TypeError, IndexError):
-            self._begin_state(group, buffers, compiling)
+            self._begin_state(group, params, buffers, compiling)
             tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
 
     def _states_of(self, params: list[Tensor]) -> Iterable[dict[str, Any]]:
@@ -367,10 +392,14 @@ class AIM(Optimizer):
             return self.state.values()
         return map(self.state.__getitem__, params)
 
-    def _begin_state(self, group: dict[str, Any], buffers: dict[str, Initial], compiling: bool) -> None:
-        """Make the state that parameters with a gradient lack."""
-        index = next(i for i, other in enumerate(self.param_groups) if other is group)
-        gathered = Gathered.gradients_only(index, group)
+    def _begin_state(
+        self, group: dict[str, Any], params: list[Tensor], buffers: dict[str, Initial], compiling: bool
+    ) -> None:
+        """Make the state that these parameters of a group lack."""
+        wanted = {*map(id, params)}
+        index = next(i for i, other in enumerate(self.param_groups) if not wanted.isdisjoint(map(id, other["params"])))
+        gathered = Gathered.gradients_only(index, self.param_groups[index])
+        gathered = gathered.select([i for i, p in enumerate(gathered.params) if id(p) in wanted])
         for i, p in enumerate(gathered.params):
             state = self.state.setdefault(p, {})
             if not isinstance(state, dict):

@@ -24,7 +24,7 @@ from aimopt.step.storage import extent, has_storage
 from aimopt.step.usable import refusal, refuse_unusable
 
 MAPPINGS = Path("/proc/self/maps")
-MAX_SNAPSHOTS = 16  # per group: which parameters have a gradient may change from step to step
+MAX_SNAPSHOTS = 16  # of a whole group: which parameters are stepped together may change from step to step
 
 
 class MemorySnapshot:
@@ -93,24 +93,28 @@ class GroupMemory:
         self._refuse_read_only(gathered.select(snapshot.plain_indices), optimizer)
         gradients = snapshot.compare(gathered)
         assert gradients is not None
-        if len(self._snapshots) == MAX_SNAPSHOTS:
-            del self._snapshots[next(iter(self._snapshots))]
         self._last = self._snapshots[ranks] = snapshot
+        rows = sum(map(len, self._snapshots))
+        while rows > MAX_SNAPSHOTS * len(gathered.group["params"]):
+            oldest = next(iter(self._snapshots))
+            del self._snapshots[oldest]
+            rows -= len(oldest)
         return snapshot, gradients
 
     def _refuse_read_only(self, plain: Gathered, optimizer: str) -> None:
         """Raise if the process may not write to a tensor. Memory that was writable before is not checked again."""
         width = len(plain.state) // len(plain.params) if plain.params else 1
-        written = [x for x in plain.params + plain.state if x.is_cpu and x.numel()]
-        spans = set(zip(map(Tensor.data_ptr, written), map(extent, written), strict=True))
-        if not spans <= self._writable:
+        written = plain.params + plain.state
+        spans = [(x.data_ptr(), extent(x)) if x.is_cpu else (0, 0) for x in written]
+        unknown = [i for i, span in enumerate(spans) if span[1] and span not in self._writable]
+        if unknown:
             starts, ends = merge_spans(_read_only_mappings())
-            for i, x in enumerate(plain.params + plain.state):
-                if x.is_cpu and overlaps(x.data_ptr(), x.data_ptr() + extent(x), starts, ends):
+            for i in unknown:
+                if overlaps(spans[i][0], sum(spans[i]), starts, ends):
                     row = i if i < len(plain.params) else (i - len(plain.params)) // width
                     reason = Reason("it or its state is in read-only memory; use .clone()")
                     raise refusal(plain, row, optimizer, reason)
-        self._writable = spans
+        self._writable = {*spans}
 
 
 def _read_only_mappings() -> Iterator[tuple[int, int]]:

@@ -60,9 +60,9 @@ class NativeRecord:
         self._written = list(map(_cdata, written))
         self._complex = any(x.is_complex() for x in written)
         self._flags = self._read_flags(written, grads)
-        tensors = array("q", map(_cdata, written + grads))
-        self._record = array("q", bytes(8 * self._write(tensors, array("q"))))
-        self._write(tensors, self._record)
+        self._handles = array("q", map(_cdata, written + grads))
+        self._record = array("q", bytes(8 * self._write(self._handles, array("q"))))
+        self._write(self._handles, self._record)
         starts, ends = merge_spans((x.data_ptr(), extent(x)) for x in written)
         self._starts, self._ends = array("q", starts), array("q", ends)
         self._extents = array("q", (n for grad in grads for n in (extent(grad), grad.element_size())))
@@ -91,14 +91,17 @@ class NativeRecord:
             tensors = list(map(_cdata, written))
         except AttributeError:  # a state value that is not a tensor
             return None
+        if len(tensors) != len(self._written) or len(grads) != len(self._addresses):
+            return None
+        handles = self._handles
         if tensors != self._written:  # local parts of distributed tensors are new objects at every step
             kinds.update(map(type, written))
             if any(map(Tensor.is_neg, written)) or any(map(Tensor.is_inference, written)):
                 return None
-        same_size = len(tensors) == len(self._written) and len(grads) == len(self._addresses)
-        if not same_size or not all(map(is_plain, kinds)) or self._read_flags(written, grads) != self._flags:
+            handles = array("q", tensors) + handles[len(tensors) :]
+        if not all(map(is_plain, kinds)) or self._read_flags(written, grads) != self._flags:
             return None
-        handles = array("q", tensors + list(map(_cdata, grads)))
+        handles[len(tensors) :] = array("q", list(map(_cdata, grads)))
         comparison = self._lib.memory_compare(
             self._torch,
             _start(handles),

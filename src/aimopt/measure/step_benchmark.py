@@ -10,7 +10,7 @@ import statistics
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -71,6 +71,18 @@ def _peer(module: str, name: str, **options: Any) -> Callable[[Sequence[Tensor]]
     return partial(optimizer, lr=LR, **options)
 
 
+@lru_cache(maxsize=1)
+def _deepspeed_cpu_adam() -> Callable[[Sequence[Tensor]], torch.optim.Optimizer] | None:
+    """DeepSpeed's AdamW for CPUs; None if it is not installed, or does not build: it is compiled when first used."""
+    build = _peer("deepspeed.ops.adam", "DeepSpeedCPUAdam")
+    try:
+        if build is not None:
+            build([torch.zeros(1).requires_grad_()])
+    except Exception:  # ninja, a compiler or a header may be missing, and each is another error
+        return None
+    return build
+
+
 def _installed(*candidates: tuple[str, Any]) -> tuple[TimedOptimizer, ...]:
     return tuple(TimedOptimizer(name, build) for name, build in candidates if build is not None)
 
@@ -82,6 +94,7 @@ def families() -> list[Family]:
         "RADAR": _installed(
             ("torch AdamW fused", partial(adamw, fused=True)),
             ("torch AdamW foreach", partial(adamw, foreach=True)),
+            ("DeepSpeed CPUAdam", _deepspeed_cpu_adam()),
             ("pytorch-rad RADAR", _peer("rad.optim", "RADAR")),
             ("pytorch-rad RADAR foreach", _peer("rad.optim", "RADAR", foreach=True)),
         ),

@@ -2,7 +2,8 @@
 
 The paper's overhead table, on this machine: time per step and peak memory under RADAR, AdamW and NAdam. Times are taken
 in turn in one process. The forward and backward passes are timed separately too: they would be slower if the threads of
-an optimizer disturbed torch's. Peak memory is measured in one process per optimizer.
+an optimizer disturbed torch's. Peak memory is measured in one process per optimizer; `RADAR in backward` frees every
+gradient as soon as its parameter has moved.
 """
 
 import multiprocessing
@@ -27,10 +28,12 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "torch AdamW foreach": partial(torch.optim.AdamW, lr=1e-3, foreach=True),
     "torch NAdam foreach": partial(torch.optim.NAdam, lr=1e-3, foreach=True),
     "RADAR": partial(aimopt.RADAR, lr=1e-3),
+    "RADAR in backward": partial(aimopt.RADAR, lr=1e-3),
     "AdamW": partial(aimopt.AdamW, lr=1e-3),
     "NAdam": partial(aimopt.NAdam, lr=1e-3),
 }
 REFERENCE = "torch AdamW fused"
+IN_BACKWARD = "RADAR in backward"  # its step is part of the backward pass
 
 
 class Block(nn.Module):
@@ -77,18 +80,22 @@ class TrainTiming(NamedTuple):
     ratio: Ratio  # step time / the reference's
     forward_backward_ms: float
     forward_backward_ratio: Ratio
-    peak_mib: float
+    peak_mib: float  # of the process
+    gradient_peak_mib: float  # of all gradients that are there at the same time
     state_bytes: float  # per parameter
 
 
 class Trainer:
     """A model in training, on the same batch in every step: the time does not depend on the data."""
 
-    def __init__(self, name: str, **size: int):
+    def __init__(self, name: str, *, batch: int = BATCH, **size: int):
         torch.manual_seed(0)
         self.model = GPT(**size)
         self.optimizer = OPTIMIZERS[name](self.model.parameters())
-        self.batch = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1))
+        if name == IN_BACKWARD:
+            assert isinstance(self.optimizer, aimopt.AIM)
+            aimopt.in_backward(self.optimizer, self.model)
+        self.batch = torch.randint(VOCABULARY, (batch, CONTEXT + 1))
         self.pass_seconds: list[float] = []
 
     def step(self) -> None:
@@ -119,24 +126,41 @@ def run(rounds: int, progress: Callable[[str], None] = print, **size: int) -> li
                 paired_ratio(times[name], times[REFERENCE]),
                 statistics.median(passes[name]) * 1e3,
                 paired_ratio(passes[name], passes[REFERENCE]),
-                peak_memory(name, size),
+                *peak_memory(name, size),
                 sizes[name],
             )
         )
     return rows
 
 
-def peak_memory(name: str, size: dict[str, int]) -> float:
-    """The peak memory of a process that trains with this optimizer, in MiB."""
+def peak_memory(name: str, size: dict[str, int]) -> tuple[float, float]:
+    """The peak memory of a process that trains with this optimizer, and that of its gradients alone, in MiB.
+
+    `size` may also have the number of sequences per batch: `batch`.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_train_and_measure, (name, size))
 
 
-def _train_and_measure(name: str, size: dict[str, int]) -> float:
+def _train_and_measure(name: str, size: dict[str, int]) -> tuple[float, float]:
     trainer = Trainer(name, **size)
     for _ in range(3):
         trainer.step()
-    return peak_bytes() / 2**20
+    return peak_bytes() / 2**20, _gradient_peak_bytes(trainer) / 2**20
+
+
+def _gradient_peak_bytes(trainer: Trainer) -> int:
+    """The most memory that gradients have at the same time in one step."""
+    params, peak = list(trainer.model.parameters()), 0
+
+    def count(arriving: Tensor) -> None:
+        nonlocal peak
+        peak = max(peak, arriving.nbytes + sum(p.grad.nbytes for p in params if p.grad is not None))
+
+    for p in params:
+        p.register_hook(count)  # before the gradient is complete, so before a step in backward
+    trainer.step()
+    return peak
 
 
 def table(rows: Sequence[TrainTiming]) -> str:
@@ -148,6 +172,7 @@ def table(rows: Sequence[TrainTiming]) -> str:
         "forward+backward ms",
         "/ reference's",
         "peak MiB",
+        "of it gradients",
         "state bytes",
     )
     body = [
@@ -158,6 +183,7 @@ def table(rows: Sequence[TrainTiming]) -> str:
             f"{row.forward_backward_ms:.1f}",
             str(row.forward_backward_ratio),
             f"{row.peak_mib:.0f}",
+            f"{row.gradient_peak_mib:.1f}",
             f"{row.state_bytes:.1f}",
         )
         for row in rows

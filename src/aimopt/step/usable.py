@@ -82,9 +82,10 @@ _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
 def _has_its_own_memory(x: Tensor) -> bool:
+    """Whether a contiguous tensor is plain memory that it can be read from and written to."""
     if x.is_neg() or x.is_conj() or x.is_inference() or not has_storage(x):
         return False
-    return why_too_short("", x) is None
+    return x.storage_offset() * x.element_size() + x.nbytes <= x.untyped_storage().nbytes() or x.numel() == 0
 
 
 def refusal(gathered: Gathered, i: int, optimizer: str, reason: Reason) -> Unusable:
