@@ -154,7 +154,7 @@ def step_of(e: Tensor, v: Tensor, g: Tensor, t: int) -> tuple[Tensor, Tensor, Te
 class SmallGPT(nn.Module):
     """A decoder of two blocks."""
 
-    def __init__(self, vocabulary: int, width: int = 96, context: int = 64, layers: int = 2):
+    def __init__(self, vocabulary: int, width: int = 64, context: int = 32, layers: int = 2):
         super().__init__()
         self.embed, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(
@@ -203,7 +203,7 @@ def text() -> str:
 Loss = Callable[[], Tensor]
 
 
-def words(vocabulary: int = 2000) -> Tensor:
+def words(vocabulary: int = 500) -> Tensor:
     """The text as the numbers of its words; rare words share one."""
     split = text().split()
     counts: dict[str, int] = {}
@@ -216,10 +216,10 @@ def words(vocabulary: int = 2000) -> Tensor:
 def gpt(seed: int) -> tuple[nn.Module, Loss]:
     """A small GPT on words, and the loss of a new batch."""
     torch.manual_seed(seed)
-    tokens, model, generator = words(), SmallGPT(2000), torch.Generator().manual_seed(seed)
+    tokens, model, generator = words(), SmallGPT(500), torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
-        begin = torch.randint(len(tokens) - 65, (16, 1), generator=generator) + torch.arange(65)
+        begin = torch.randint(len(tokens) - 33, (8, 1), generator=generator) + torch.arange(33)
         batch = tokens[begin]
         return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
@@ -232,11 +232,11 @@ def vit(seed: int) -> tuple[nn.Module, Loss]:
     digits = load_digits()
     images = torch.tensor(digits.data / 16 - 0.5).float().view(-1, 1, 8, 8)
     labels = torch.tensor(digits.target)
-    model = ViT(image=8, channels=1, patch=2, width=96, layers=3, heads=4, hidden=192)
+    model = ViT(image=8, channels=1, patch=2, width=64, layers=2, heads=4, hidden=128)
     generator = torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
-        batch = torch.randint(len(images), (64,), generator=generator)
+        batch = torch.randint(len(images), (32,), generator=generator)
         return cross_entropy(model(images[batch]), labels[batch])
 
     return model, loss
@@ -321,7 +321,7 @@ def measure_packages(model: nn.Module, loss: Loss, steps: int) -> dict[str, str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare 8-bit codes of the state.")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100)
     steps = parser.parse_args().steps
     tables = {name: measure(*make(0), steps) for name, make in (("GPT", gpt), ("ViT", vit))}
     print("mean error of the step, and its largest element over the largest true one\n")
