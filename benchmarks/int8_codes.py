@@ -321,7 +321,7 @@ def measure_packages(model: nn.Module, loss: Loss, steps: int) -> dict[str, str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare 8-bit codes of the state.")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=100)
     steps = parser.parse_args().steps
     tables = {name: measure(*make(0), steps) for name, make in (("GPT", gpt), ("ViT", vit))}
     print("mean error of the step, and its largest element over the largest true one\n")
