@@ -86,6 +86,7 @@ def test_the_terms_of_every_decay() -> None:
     total = u + 0.5 * t
     assert_same(one_step(TrustRatio(0.5), theta, g), t - lr * total * t.norm() / total.norm())
     assert_same(one_step(TrustRatio(0.5, max_norm=0.7), theta, g), t - lr * total * 0.7 / total.norm())
+    assert_same(one_step(TrustRatio(0.5, max_norm=None), theta, g), one_step(TrustRatio(0.5), theta, g))
     free = t - lr * t.norm() * u / u.norm()
     assert_same(one_step(Sphere(), theta, g), free / free.norm() * t.norm())
     free = t - lr * u
@@ -147,6 +148,15 @@ def test_cautious_decay_is_that_of_pytorch_optimizer_style_loops() -> None:
             u = (m / (1 - 0.8**t)) / ((v / (1 - 0.9**t)).sqrt() + 1e-8)
             p.data -= 0.02 * (u + 0.3 * (u * p >= 0) * p.detach())
     assert_same(flat(params), flat(expected))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_cautious_decay_has_the_precision_of_the_parameter(path: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    p = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    p.grad = torch.zeros_like(p)
+    AIM([p], 0.1, filter=Unfiltered(), geometry=Euclidean(), decay=CautiousDecay(0.3), **PATHS[path]).step()
+    assert float(p) == pytest.approx(1 - 0.1 * 0.3, abs=1e-15)
 
 
 def test_a_schedule_of_weight_decay_traces_once() -> None:

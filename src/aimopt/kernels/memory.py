@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from aimopt.kernels.records import Gradients, merge_spans, overlaps, record
 from aimopt.messages.reason import Reason
 from aimopt.step.gather import Gathered

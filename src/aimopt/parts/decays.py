@@ -104,8 +104,12 @@ class CautiousDecay(Decay):
     def terms(self, p: Tensor, displacement: Tensor, rate: Rate, state: State) -> Terms:
         if is_zero(self.weight_decay):
             return displacement, None
-        agree = displacement * p >= 0
-        return displacement, agree * (rate * self.weight_decay)
+        return displacement, each(_agreement, displacement, p) * (rate * self.weight_decay)
+
+
+def _agreement(displacement: Tensor, p: Tensor) -> Tensor:
+    """1 where a displacement moves a parameter towards zero, otherwise 0, in the dtype of the parameter."""
+    return torch.where(displacement * p >= 0, torch.ones_like(p), torch.zeros_like(p))
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,9 @@ class TrustRatio(Decay):
 
 
 def _trust_ratio(p: Tensor, displacement: Tensor, rate: Rate, max_norm: float | None) -> Tensor:
-    norm, size = torch.linalg.vector_norm(p).clamp(max=max_norm), torch.linalg.vector_norm(displacement)
+    norm, size = torch.linalg.vector_norm(p), torch.linalg.vector_norm(displacement)
+    if max_norm is not None:
+        norm = norm.clamp(max=max_norm)
     return torch.where((norm > 0) & (size > 0), norm * rate / size, 1.0)
 
 
