@@ -46,7 +46,9 @@ def measured(part: Component) -> dict[str, Callable[[], None]]:
         if part.linear and not part.evaluates_again:
             named |= {"ratio, prediction": _prediction, "maps_residual": _maps_residual}
     elif isinstance(part, Decay):
-        named = {"affine": _affine, "projects": _projects} | ({"no decay at 0": _off} if part.takes_coefficient else {})
+        named = {"affine": _affine, "projects": _projects}
+        if part.takes_coefficient:
+            named["no decay at 0"] = _off
     elif isinstance(part, Iterate):
         named = {"moves_elsewhere": _moves_elsewhere}
     else:
