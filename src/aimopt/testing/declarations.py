@@ -48,7 +48,7 @@ def measured(part: Component) -> dict[str, Callable[[], None]]:
     elif isinstance(part, Decay):
         named = {"affine": _affine, "projects": _projects}
         if part.takes_coefficient:
-            named |= {"no decay at 0": _off}
+            named["no decay at 0"] = _off
     elif isinstance(part, Iterate):
         named = {"moves_elsewhere": _moves_elsewhere}
     else:
