@@ -40,12 +40,15 @@ GEOMETRIES = [
     Belief(rectify=False),
     Eigenbasis(precondition_frequency=2),
 ]
-CORRECTIONS = [*final(Correction), FixedPoint(iterations=2), Cautious(FixedPoint(), rescale=False)]
+# Not ℓ = η, which without momentum and with signs goes back to where it came from.
+CORRECTIONS = [*final(Correction), FixedPoint(ell_ratio=0.3, iterations=2), Cautious(FixedPoint(), rescale=False)]
 CELLS = list(itertools.product(FILTERS, GEOMETRIES, CORRECTIONS))
 
 
 def refused(filter: Any, geometry: Any, correction: Any) -> bool:
-    if isinstance(filter, HeavyBall) and (isinstance(geometry, Belief) or (not geometry.linear and filter.gain != 1)):
+    if isinstance(geometry, Belief) and isinstance(filter, (HeavyBall, aimopt.Unfiltered)):
+        return True
+    if isinstance(filter, HeavyBall) and not geometry.linear and filter.gain != 1:
         return True
     return isinstance(correction, ExactQuadratic) and not geometry.linear
 
