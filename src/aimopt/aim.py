@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -63,6 +63,8 @@ class AIM(Optimizer):
         iterate: the sequence of points that the steps make, or its name; None is the parameters themselves.
     """
 
+    # Keywords that came after runs were published. A run names one of them only if it gives it another value.
+    later_keywords: ClassVar[tuple[str, ...]] = ("decay", "iterate")
     _traced_parts: list[tuple[Parts, dict[str, Any]]]
     _traced_origins: list[list[Origin | None]]
     _warned_about_ell = False
@@ -510,7 +512,7 @@ def _open_part(part: Any, axis: str) -> Any:
 
 
 def _takes_matrices(group: dict[str, Any]) -> bool:
-    return Parts.from_group(group).geometry.matrices_only
+    return Geometry.lookup(group["geometry"]).matrices_only  # the values of the group are not checked yet
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

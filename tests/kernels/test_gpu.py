@@ -39,8 +39,9 @@ FEW = ((5, 4),)  # the interpreter takes its time for every block of elements
 
 
 def fusible(cell: tuple[Any, Any, Any]) -> bool:
-    _, geometry, correction = cell
-    return not geometry.matrices_only and not correction.evaluates_again
+    filter, geometry, correction = cell
+    whole_tensors = geometry.matrices_only or getattr(filter, "clip_norm", None) or getattr(correction, "rescale", None)
+    return not whole_tensors and not correction.evaluates_again
 
 
 def run(cell: Any, dtype: torch.dtype, shapes: Any = SHAPES, steps: int = 3, **options: Any) -> list[Tensor]:

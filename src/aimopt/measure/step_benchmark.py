@@ -24,6 +24,7 @@ from aimopt.measure.model_shapes import MATRICES, MODELS, Shapes
 from aimopt.measure.timing import Ratio, paired_ratio, state_bytes_per_parameter, time_in_turn
 from aimopt.messages.reason import Reason
 from aimopt.messages.text_table import text_table
+from aimopt.step.quantization import scale_name
 
 LARGE = ("gpt2", "resnet50")
 STREAMING = "streaming"
@@ -181,14 +182,18 @@ def _made_for(isa: str, timed: TimedOptimizer, params: Sequence[Tensor]) -> torc
     return optimizer
 
 
+def _buffers(state: dict[str, Tensor], p: Tensor) -> list[Tensor]:
+    """The buffers in the shape of a parameter, without the scales of others."""
+    scales = {*map(scale_name, state)}
+    return [x for name, x in state.items() if x.ndim and x.shape == p.shape and name not in scales]
+
+
 def streaming_over(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
     """A plain loop over the memory that one step of `optimizer` reads and writes; None without the kernel's library."""
     lib = library()
     if isinstance(lib, Reason):
         return None
-    own_buffers = [
-        [torch.zeros_like(x) for x in optimizer.state[p].values() if x.ndim and x.shape == p.shape] for p in params
-    ]
+    own_buffers = [[torch.zeros_like(x) for x in _buffers(optimizer.state[p], p)] for p in params]
     streams = [(p, *buffers, p.grad) for p, buffers in zip(params, own_buffers, strict=True) if p.grad is not None]
     if any(x.dtype != torch.float32 for tensors in streams for x in tensors):
         return None

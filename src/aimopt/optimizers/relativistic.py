@@ -45,6 +45,8 @@ class RADAR(AIM):
         bias_correction: True is the authors' code, "exact" also accounts for γ, False is exactly the paper.
     """
 
+    later_keywords = (*AIM.later_keywords, "eps", "amsgrad")
+
     def __init__(
         self,
         params: ParamsT,
@@ -79,6 +81,8 @@ class RADAR(AIM):
 @final
 class RAD(AIM):
     """Relativistic adaptive gradient descent (Lyu et al. 2024), as in pytorch-rad; annealing as in `Relativistic`."""
+
+    later_keywords = (*AIM.later_keywords, "eps")
 
     def __init__(
         self,

@@ -4,10 +4,9 @@ FLAGS          of the library, and of the kernels that `compiled.py` compiles la
 LIBRARY        libstep.so; Windows: libstep.dll
 """
 
-import sysconfig
+import sys
 
-# Beside this file. On Windows Python names no suffix.
-LIBRARY = f"libstep{sysconfig.get_config_var('SHLIB_SUFFIX') or '.dll'}"
+LIBRARY = "libstep.dll" if sys.platform == "win32" else "libstep.so"  # beside this file
 
 # No flag for this machine's processor: the instruction set is chosen when the library is loaded. No flag that lets the
 # compiler round differently in different places.

@@ -20,7 +20,6 @@ from aimopt.lab.protocol.schema import integer
 from aimopt.lab.protocol.task import MOVED_TO_STUDY
 from aimopt.lab.protocol.tasks import TaskEntry
 from aimopt.lab.protocol.user_code import explain
-from aimopt.optimizers import available
 
 LATER_FIELDS = ("search_steps",)  # fields of a study that the older versions did not write
 
@@ -33,7 +32,7 @@ def updated_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     entry = tasks.entry(written["task"])
     protocol = entry.protocol(written["scale"])
     settings, former = _split_settings(written.get("settings", {}), entry)
-    _check_options(written["task"], entry, former)
+    _check_options(written, entry, former)
     task = entry.task.at_scale(written["scale"], settings)
     contenders = []
     for contender in written["contenders"]:
@@ -99,12 +98,13 @@ def _split_settings(settings: Mapping[str, Any], entry: TaskEntry) -> tuple[dict
     )
 
 
-def _check_options(task: str, entry: TaskEntry, former: Mapping[str, Any]) -> None:
+def _check_options(written: Mapping[str, Any], entry: TaskEntry, former: Mapping[str, Any]) -> None:
     """Refuse a changed setting that has become something else than an option of the same name."""
+    contenders = [contender["optimizer"] for contender in written["contenders"]]
     for name, value in former.items():
-        options = [optimizers.known_options(optimizer, {name: value}) for optimizer in available()]
+        options = [optimizers.known_options(optimizer, {name: value}) for optimizer in contenders]
         if name not in MOVED_TO_STUDY and not any(options) and value != entry.former_settings[name]:
             raise ValueError(
-                f"{name}={value!r} was a setting of {task} in an older version, and no optimizer has an option of this "
-                "name; leave it out, and give each contender the options that it stands for"
+                f"{name}={value!r} was a setting of {written['task']} in an older version, and no contender has an "
+                "option of this name; leave it out, and give each contender the options that it stands for"
             )

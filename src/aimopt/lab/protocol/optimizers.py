@@ -37,7 +37,8 @@ def known_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of an optimizer: the given value of each, else the usual value on the task, else the default.
 
-    Default values are included because they determine the result, and a later version may have other defaults.
+    Default values are included because they determine the result, and a later version may have other defaults. Left out
+    are those of a class's `later_keywords`: runs that were made before these keywords existed keep their identity.
     """
     parameters = inspect.signature(_class(name)).parameters
     accepts_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -49,6 +50,8 @@ def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) ->
         raise ValueError(f"{name} has no option {unknown[0]!r}; {suggestion(unknown[0], known)}")
     defaults = {option: p.default for option, p in parameters.items() if _plain(p.default) and option != "lr"}
     chosen = {**defaults, **known_options(name, usual), **options}
+    later = getattr(_class(name), "later_keywords", ())
+    chosen = {o: value for o, value in chosen.items() if o not in later or value != defaults.get(o)}
     floats = {option for option, value in defaults.items() if isinstance(value, float)}
     return {
         option: float(value) if option in floats and type(value) is int else value for option, value in chosen.items()
