@@ -146,7 +146,9 @@ def test_moments_of_large_parameters_are_in_8_bits_and_nothing_else_is(Optimizer
             assert state[name].dtype == (codes[initial.code] if large and not initial.scalar else torch.float32)
             if initial.code is not None:
                 assert state[f"{name}_scale"].shape == (scale_shape(p.numel()) if large else (0,))
-    assert buffers.get("prev_grad", buffers[next(iter(buffers))]).code == (None if "prev_grad" in buffers else "signed")
+    expected = {"exp_avg": "signed", "momentum_buffer": "signed", "exp_avg_sq": "unsigned", "exp_avg_var": "unsigned"}
+    for name in ("prev_grad", "z", *expected):
+        assert name not in buffers or buffers[name].code == expected.get(name)
 
 
 def test_radar_has_about_two_bytes_of_state_per_parameter() -> None:
