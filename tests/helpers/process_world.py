@@ -7,11 +7,13 @@ second. They find each other by the environment variables that torchrun sets.
 """
 
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing import connection, get_context
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 SECONDS = 100  # a world that takes longer hangs
 PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distributed.optim", "aimopt"]
@@ -21,10 +23,11 @@ def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """What the function returns on each rank, after all of them have ended."""
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    port = _free_port()
+    # As under torchrun, the store is not one of the ranks: one that ends early would leave the others without it.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        context.Process(target=_run, args=(sender, rank, size, port, function, args), daemon=True)
+        context.Process(target=_run, args=(sender, rank, size, store.port, function, args), daemon=True)
         for rank, (_, sender) in enumerate(pipes)
     ]
     for process in processes:
@@ -56,11 +59,9 @@ def _collect(receivers: list[Any]) -> list[Any]:
 
 
 def _run(sender: Any, rank: int, size: int, port: int, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    import torch
-    import torch.distributed as dist
-
     os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
     os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), AIMOPT_COMPILE="0")
+    os.environ |= dict(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     torch.set_num_threads(1)
     try:
         sender.send((None, function(*args)))
@@ -68,9 +69,3 @@ def _run(sender: Any, rank: int, size: int, port: int, function: Callable[..., A
         sender.send((traceback.format_exc(), None))
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
