@@ -24,7 +24,7 @@ def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     # As under torchrun, the store is not one of the ranks: one that ends early would leave the others without it.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
         context.Process(target=_run, args=(sender, rank, size, store.port, function, args), daemon=True)
