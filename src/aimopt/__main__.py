@@ -1,7 +1,8 @@
 """The command `aimopt`, also as `python -m aimopt`: at any moment, Ctrl-C ends it with the one word "stopped".
 
-Until the command line has been imported, which includes torch, and again after it has finished, Ctrl-C ends the process
-immediately: an exception in the middle of an import may be caught there, or leave a half-imported module behind.
+Until the command line and what a command lists in its IMPORTS have been imported, and again after it has finished,
+Ctrl-C ends the process immediately: an exception in the middle of an import may be caught there, or leave a
+half-imported module behind.
 """
 
 import os
@@ -19,8 +20,7 @@ def main() -> int:
     from aimopt.cli import main as command_line
 
     try:
-        _set_ctrl_c_handler(signal.default_int_handler)
-        return command_line()
+        return command_line(before_run=lambda: _set_ctrl_c_handler(signal.default_int_handler))
     except KeyboardInterrupt:  # a second one, while the command line printed its message for the first
         _stop()
     finally:

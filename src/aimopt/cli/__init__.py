@@ -6,7 +6,10 @@ A command is a module with `add_to`, which adds it to the parser. It imports wha
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
 
 from aimopt import __version__
 from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, theory
@@ -18,26 +21,36 @@ from aimopt.messages.text_table import text_table
 COMMANDS = (compare, sweep, run, overhead, results, lists, bench, theory)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status."""
+def main(arguments: Sequence[str] | None = None, *, before_run: Callable[[], None] = lambda: None) -> int:
+    """Run a command and return the exit status. `before_run` is called when its arguments and imports are there."""
     if "_ARGCOMPLETE" in os.environ:
         from aimopt.cli.completion import complete
 
         complete(program())
     with clean_output(), log_on_stderr():
         try:
-            return _run(program(), arguments)
+            return _run(program(), arguments, before_run)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
             return STOPPED
 
 
-def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, before_run: Callable[[], None]) -> int:
     options = parser.parse_args(arguments)
+    if hasattr(options, "run"):
+        _import_for(sys.modules[options.run.__module__])
+    before_run()
     if not hasattr(options, "run"):
         print(f"{overview()}\n\n{parser.format_help()}", end="")
         return 0
     return int(options.run(options))
+
+
+def _import_for(command: ModuleType) -> None:
+    """Import what a command lists in IMPORTS. If one is missing, the command says so itself."""
+    for name in getattr(command, "IMPORTS", ()):
+        with suppress(ImportError):
+            import_module(name)
 
 
 def program() -> argparse.ArgumentParser:

@@ -22,6 +22,17 @@ from aimopt.cli.arguments import (
 )
 from aimopt.messages.spelling import suggestion
 
+# Ctrl-C must not raise an exception in the middle of these: it may be caught there, or end in a crash.
+IMPORTS = (
+    "torch._dynamo",  # making an optimizer imports it
+    "scipy.optimize",
+    "matplotlib.pyplot",
+    "matplotlib.animation",
+    "contourpy",
+    "PIL.GifImagePlugin",
+    "aimopt.optimizers",
+    "aimopt.theory.plots",
+)
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
