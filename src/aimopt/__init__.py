@@ -1,4 +1,4 @@
-"""aimopt: an optimizer is three choices: a momentum filter, a residual geometry and a θ-step correction.
+"""aimopt: an optimizer is a few choices: filter, geometry and correction of a step, then decay and iterate.
 
 `aimopt.RADAR` is the flagship, `aimopt.AIM` composes any other; `aimopt.available()` lists the named ones.
 

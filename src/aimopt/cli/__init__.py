@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, *, before_run: Callable[[], Non
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, before_run: Callable[[], None]) -> int:
     options = parser.parse_args(arguments)
     if hasattr(options, "run"):
-        _import_for(sys.modules[options.run.__module__])
+        _import_for(sys.modules[options.module])
     before_run()
     if not hasattr(options, "run"):
         print(f"{overview()}\n\n{parser.format_help()}", end="")
@@ -55,7 +55,7 @@ def _import_for(command: ModuleType) -> None:
 
 def program() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = Parser("aimopt", description="Optimizers of three parts: filter, geometry, correction.")
+    parser = Parser("aimopt", description="Optimizers of parts: filter, geometry, correction, decay, iterate.")
     parser.add_argument("--version", action="version", version=f"aimopt {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:
