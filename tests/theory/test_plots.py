@@ -206,7 +206,7 @@ def test_help_needs_no_scipy_and_theory_no_matplotlib() -> None:
     """In a new process: the commands are listed, and a missing package is named when it is needed."""
     code = """
 import sys
-sys.modules["scipy"] = None
+sys.modules["scipy"] = sys.modules["matplotlib"] = None
 from aimopt import EMA, theory
 from aimopt.cli import main
 try:
@@ -215,7 +215,6 @@ except ImportError as error:
     print(error)
 print(main(["response", "radar"]))
 del sys.modules["scipy"]
-sys.modules["matplotlib"] = None
 from aimopt.theory import plots
 print(theory.response(EMA(0.9)).nu)
 try:
