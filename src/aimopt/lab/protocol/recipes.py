@@ -100,10 +100,13 @@ def make_study(
     task_at_scale = tasks.find(task).at_scale(scale, fields.get("settings"))
 
     def complete(contender: Contender) -> Contender:
+        def usual(optimizer: str) -> dict[str, Any]:
+            return {**usual_options(task, protocol, optimizer), **options}
+
         name = contender.optimizer
-        usual = known_optimizers.known_options(name, {**usual_options(task, protocol, name), **options})
+        complete_options = known_optimizers.with_usual(name, usual, contender.options)
         lr = usual_rate(task_at_scale, protocol, name) if contender.lr is None else contender.lr
-        return dataclasses.replace(contender, options={**usual, **contender.options}, lr=lr)
+        return dataclasses.replace(contender, options=complete_options, lr=lr)
 
     _check_every_option_is_known(options, contenders)
     defaults = {
@@ -122,6 +125,7 @@ def make_study(
 
 def _check_every_option_is_known(options: Mapping[str, Any], contenders: Sequence[Contender]) -> None:
     for option, value in options.items():
-        if not any(known_optimizers.known_options(contender.optimizer, {option: value}) for contender in contenders):
+        usual = {option: value}
+        if not any(known_optimizers.takes_any(c.optimizer, usual, c.options) for c in contenders):
             labels = ", ".join(contender.label for contender in contenders)
             raise ValueError(f"none of {labels} has the option {option!r}; see `aimopt optimizers`")

@@ -7,7 +7,6 @@ A study is data. The final runs take the learning rates that the search chose, s
 results so far: `study.cells(runs)`. The scheduler uses it to find what to run next, the report to find what is missing.
 """
 
-import ast
 import dataclasses
 import itertools
 import math
@@ -57,16 +56,7 @@ class Contender:
     @classmethod
     def named(cls, text: str) -> Self:
         """A contender from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(betas=(0.9, 0.95))`."""
-        name, bracket, rest = text.partition("(")
-        try:
-            call = ast.parse(f"f({rest if bracket else ')'}", mode="eval").body
-            assert isinstance(call, ast.Call)
-            assert not call.args
-            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
-            assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
-        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
-            raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
-        optimizer = optimizers.canonical(name.strip())
+        optimizer, options = optimizers.from_text(text)
         shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
         return cls(label=f"{optimizer}({shown})" if shown else optimizer, optimizer=optimizer, options=options)
 
