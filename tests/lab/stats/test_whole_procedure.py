@@ -98,10 +98,8 @@ def main() -> None:
     for gain in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0):
         found = [pair for table in outcomes(500, NOISES["normal"], 1.0, 1.0, gain) for pair in table.values()]
         counts = Counter(outcome for outcome, _ in found)
-        shares = [
-            f"{100 * counts[outcome] / len(found):.0f} %" for outcome in ("better", "equal", "undecided", "worse")
-        ]
-        print(f"| {gain} | {' | '.join(shares)} | {np.mean([seeds for _, seeds in found]):.0f} |", flush=True)
+        texts = [f"{100 * counts[outcome] / len(found):.0f} %" for outcome in ("better", "equal", "undecided", "worse")]
+        print(f"| {gain} | {' | '.join(texts)} | {np.mean([seeds for _, seeds in found]):.0f} |", flush=True)
 
 
 if __name__ == "__main__":
