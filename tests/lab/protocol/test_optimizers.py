@@ -188,9 +188,9 @@ def test_a_schedule_free_run_is_evaluated_at_its_average() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in training.model.state_dict().items())
     (optimizer,) = training.optimizers
     assert isinstance(optimizer, aimopt.AIM)
-    elsewhere = training._split_means(training.splits.test)["loss"]
+    elsewhere = training._split_means(training.splits.valid)["loss"]
     optimizer.eval()
-    assert measured["test_loss"] == training._split_means(training.splits.test)["loss"] != elsewhere
+    assert measured["valid_loss"] == training._split_means(training.splits.valid)["loss"] != elsewhere
 
 
 PUBLISHED_CELLS = {
