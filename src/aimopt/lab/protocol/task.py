@@ -108,6 +108,8 @@ class Task(ABC):
     """A task; its fields are its settings."""
 
     title: ClassVar[str]  # name in tables
+    # The relative difference that counts in a verdict; about the standard deviation of paired differences of seeds.
+    margin: ClassVar[float] = 0.01
     titles: ClassVar[Mapping[str, str]] = {}  # names in tables at scales with a different name
     score: ClassVar[Measure]  # decides the learning-rate search; never uses test data
     measure: ClassVar[Measure]  # the result in tables and verdicts
