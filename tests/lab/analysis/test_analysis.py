@@ -187,6 +187,50 @@ def test_tasks_are_combined_by_the_ranks_of_contenders_with_results_on_all() -> 
     assert over.left_out == ("Lion", *(s.label for s in second.standings[2:]))
     assert over.profile["RADAR"][0] == np.mean([a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)])
     assert across_tasks([first]) is None
+    assert over.rank_intervals["RADAR"].low <= 1.0 <= over.rank_intervals["RADAR"].high
+    assert over.profile["RADAR"] == tuple(over.profile_bands["RADAR"].shares)
+
+
+def test_the_pooled_test_has_all_pairs_of_task_and_seed_that_two_contenders_share() -> None:
+    first, second, _ = findings()
+    over = across_tasks([first, second])
+    assert over is not None
+    assert set(over.pooled) == {"AdamW", "RADAR"}  # the reference, and the subject
+    wins = [a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)]
+    both = over.pooled["AdamW"]["RADAR"]
+    assert (both.ahead, both.pairs, both.tasks) == (sum(wins), len(wins), over.tasks)
+    assert over.pooled["RADAR"]["AdamW"].p == both.p
+    lion = over.pooled["AdamW"]["Lion"]
+    assert (lion.tasks, lion.left_out) == (over.tasks[:1], over.tasks[1:])
+    assert lion.pairs == len(last("Lion", first))
+
+
+def test_only_seeds_that_do_not_depend_on_results_are_pooled() -> None:
+    first, second, _ = findings()
+    looks = dataclasses.replace(first, study=dataclasses.replace(first.study, looks=(2, 5), margin=0.01))
+    over = across_tasks([looks, second])
+    assert over is not None
+    assert over.pooled["AdamW"]["RADAR"].pairs == 2 + len(_pairs(second))
+
+
+def test_a_task_with_few_of_the_contenders_is_left_out_of_the_ranks() -> None:
+    first, second, _ = findings()
+    same = [dataclasses.replace(first, title=title) for title in ("Again", "Still")]
+    over = across_tasks([first, second, *same])
+    assert over is not None
+    assert over.tasks == tuple(f"{a.title}, {a.study.scale}" for a in (first, *same))
+    assert over.left_out_tasks == (f"{second.title}, {second.study.scale}",)
+    assert set(over.ranks) == {s.label for s in first.standings}
+    assert over.pooled["AdamW"]["RADAR"].pairs == 3 * len(_pairs(first)) + len(_pairs(second))
+
+
+def test_a_study_of_one_contender_is_no_comparison_across_tasks() -> None:
+    first, second, _ = findings()
+    alone = dataclasses.replace(first, title="Alone", standings=(first.reference,))
+    assert across_tasks([first, alone]) is None
+    over = across_tasks([first, second, alone])
+    assert over is not None
+    assert "Alone" not in " ".join((*over.tasks, *over.left_out_tasks))
 
 
 def _pairs(found: StudyAnalysis) -> list[tuple[float, float]]:

@@ -53,6 +53,12 @@ class Spread(NamedTuple):
     diverged: int
     values: tuple[float, ...]
 
+    @property
+    def median(self) -> float:
+        """The median of the seeds, in which a diverged run is the worst value; NaN in the middle of ∞ and a number."""
+        with np.errstate(invalid="ignore"):
+            return float(np.median(self.values))
+
 
 class Difference(NamedTuple):
     """A contender against the reference, seed by seed. A positive number means that the contender is better.

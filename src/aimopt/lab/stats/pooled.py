@@ -7,15 +7,19 @@
 On one task, five seeds decide little. The same small lead on seven tasks is 35 pairs, which do. The test asks one
 question, whether the contender is ahead on an average task. It does not say on which one.
 
-The statistic. The gain of a pair is the logarithm of a ratio if all values of the task are positive and lower ones are
-better, else a difference. The gains of a task are divided by their root mean square, which no flip of signs changes, so
-no task counts more because its values are large or vary much. The statistic is the mean over the tasks of the mean over
-the seeds: every task has equal weight, with 5 seeds or with 40. If a run of a task diverged, only the signs of this
-task count, as in `paired.py`.
+The statistic. The gain of a pair is relative (`sequential.relative_gains`): the logarithm of a ratio if all values are
+positive and lower ones are better, else a difference. The gains of a task are divided by their root mean square, which
+no flip of signs changes, so no task counts more because its values are large or vary much. The statistic is the mean
+over the tasks of the mean over the seeds: every task has equal weight, with 5 seeds or with 40. If a run of a task
+diverged, only the signs of this task count, as in `paired.py`.
 
 The p value. Without a difference, swapping contender and reference on a pair only changes the sign of its gain. So p is
 the share of all sign flips, made independently for all pairs, with a statistic at least as far from zero. Holm's
 correction is over the contenders; one that is identical to the reference on every pair does not count (`paired.py`).
+
+The seeds must not be chosen by their results. In a study with looks a contender stops when it is decided, so only the
+seeds of the first look, which every contender has, may be passed: with all seeds, seven tasks and one rival, 5 % become
+7 % in a simulation.
 """
 
 import math
@@ -26,7 +30,8 @@ import numpy as np
 
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import LEVEL, holm, sign_flip_p
-from aimopt.lab.stats.values import Better, Floats, to_scores
+from aimopt.lab.stats.sequential import relative_gains
+from aimopt.lab.stats.values import Better, Floats
 
 REPETITIONS = 2000
 SeedValues = Mapping[str, Mapping[int, float]]  # contender -> seed -> value
@@ -89,14 +94,11 @@ def _gains(values: SeedValues, name: str, reference: str, better: Better) -> _Ga
     shared = [seed for seed in values[reference] if seed in values[name]]
     if not shared:
         return None
-    own, others = (np.array([values[label][seed] for seed in shared]) for label in (name, reference))
-    if better == "lower" and all(np.isfinite(x).all() and (x > 0).all() for x in (own, others)):
-        return _Gains(np.log(others) - np.log(own), as_ratios=True)
-    with np.errstate(invalid="ignore", over="ignore"):  # ∞ − ∞: two diverged runs are a tie
-        gains = to_scores(own, better) - to_scores(others, better)
+    own, others = ([values[label][seed] for seed in shared] for label in (name, reference))
+    gains = relative_gains(own, others, better)
     if not np.isfinite(gains).all():
-        gains = np.nan_to_num(np.sign(gains))
-    return _Gains(gains, as_ratios=False)
+        return _Gains(np.sign(gains), as_ratios=False)
+    return _Gains(gains, as_ratios=better == "lower" and min(*own, *others) > 0)
 
 
 def _pooled(by_task: Mapping[str, _Gains], left_out: tuple[str, ...]) -> PooledDifference:
