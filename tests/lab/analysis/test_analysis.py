@@ -135,10 +135,37 @@ def test_the_target_is_where_the_mean_of_the_reference_ends() -> None:
     assert means[-1] < found.target.value  # so it is reached between two evaluations
     first = next(i for i, mean in enumerate(means) if mean <= found.target.value)
     steps = np.interp(found.target.value, [means[first], means[first - 1]], [5 * first + 5, 5 * first])
-    assert radar == pytest.approx((steps, steps / 40, steps * 0.011, steps / 40 * 1.1))
-    assert lion == (None, None, None, None)
-    assert found.reference.to_target == (40, 1, 40 * 0.01, 1)
+    assert radar is not None
+    assert radar[:4] == pytest.approx((steps, steps / 40, steps * 0.011, steps / 40 * 1.1))
+    assert lion == (None, None, None, None, None, None)
+    assert found.reference.to_target == (40, 1, 40 * 0.01, 1, (1, 1, 1), (1, 1, 1))
     assert found.overhead is OVERHEAD
+
+
+def test_times_to_the_target_come_from_one_ratio_of_step_times() -> None:
+    """The seconds of a contender are not read: they were measured at another time than those of the reference."""
+    slow = [dataclasses.replace(c, step_seconds=7.0) if c.label == "RADAR" else c for c in OVERHEAD.costs]
+    found = analyse_study(comparison(), runs_of(comparison), dataclasses.replace(OVERHEAD, costs=slow))
+    radar, reference = found.standing("RADAR").to_target, found.reference.to_target
+    assert radar is not None
+    assert reference is not None
+    assert radar == findings()[0].standing("RADAR").to_target
+    assert radar.seconds is not None
+    assert reference.seconds is not None
+    assert radar.seconds / reference.seconds == pytest.approx(radar.seconds_ratio)
+
+
+def test_the_intervals_of_ratios_combine_seeds_and_step_times() -> None:
+    radar = findings()[0].standing("RADAR").to_target
+    assert radar is not None
+    assert radar.ratio_interval is not None
+    assert radar.seconds_interval is not None
+    assert radar.ratio_interval.low < radar.ratio_interval.value < radar.ratio_interval.high
+    widths = [math.log(known.high / known.low) for known in (radar.ratio_interval, radar.seconds_interval)]
+    assert widths[0] < widths[1]
+    assert analyse_study(comparison(), runs_of(comparison)).standing("RADAR").to_target == (
+        *radar[:2], None, None, radar.ratio_interval, None,
+    )  # fmt: skip
 
 
 def test_returns_are_interquartile_means_and_probabilities() -> None:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,12 +138,12 @@ def test_holm_is_over_the_contenders_that_differ() -> None:
 def test_false_verdicts_are_rare(noise: str) -> None:
     """Two contenders of the same distribution, whatever it is: their differences are symmetric, and p is exact."""
     generator = np.random.default_rng(3)
-    draw = {
+    draws: dict[str, Callable[..., Any]] = {
         "normal": generator.normal,
         "heavy-tailed": lambda size: generator.standard_t(2, size),
         "skewed": lambda size: generator.lognormal(0, 1.5, size),
-    }[noise]
-    p = []
+    }
+    draw, p = draws[noise], []
     for _ in range(400):
         own, reference = draw(size=(4, 4)), draw(size=(4, 4))
         values: dict[str, SeedValues] = {

@@ -37,7 +37,7 @@ def ranks(across: AcrossTasks) -> Table:
 
 def pooled(across: AcrossTasks) -> list[Table]:
     """Per reference, whether each contender is ahead over all pairs of task and seed."""
-    found = []
+    found: list[Table] = []
     for reference, differences in across.pooled.items():
         rows = []
         for label, d in differences.items():

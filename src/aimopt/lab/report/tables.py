@@ -12,6 +12,7 @@ from typing import Literal
 
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
 
 Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
@@ -207,14 +208,14 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         cells = [
             TableCell(s.label, contender=s.label),
             TableCell("–" if reached is None else "not reached" if reached.steps is None else f"{reached.steps:.0f}"),
-            TableCell(phrasing.general(reached.ratio if reached else None)),
+            _ratio_cell(reached.ratio_interval if reached else None),
         ]
         if timed:
-            c = s.cost
+            c, itself = s.cost, s.label == analysis.study.reference
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
-                TableCell(phrasing.general(reached.seconds_ratio if reached else None)),
-                TableCell(str(c.ratio) if c else "–"),
+                _ratio_cell(reached.seconds_interval if reached else None),
+                TableCell("1" if itself else str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
@@ -231,10 +232,19 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         )
     target = analysis.target
     note = f"The target is {target.measure.label} {phrasing.general(target.value, 4)}, " if target else ""
-    note += f"the final mean of {analysis.study.reference}." if target else ""
+    note += f"the final mean of {analysis.study.reference} on the seeds of a contender. " if target else ""
+    note += "Below the ratios, 95 % intervals: seeds resampled."
     if timed:
-        note += " Times are steps times the measured seconds per step; quartiles in brackets."
+        note += " The ratio of times is the ratio of steps times the step time ratio, which is measured in turn with "
+        note += f"{analysis.study.reference} and has quartiles in brackets; its interval includes both uncertainties."
     return Table("cost", "To the target, and cost", note, columns, tuple(rows))
+
+
+def _ratio_cell(known: Interval | None) -> TableCell:
+    if known is None:
+        return TableCell("–")
+    below = f"[{phrasing.general(known.low)}, {phrasing.general(known.high)}]" if known.low < known.high else ""
+    return TableCell(phrasing.general(known.value), below=below)
 
 
 def returns(analysis: StudyAnalysis) -> Table | None:
