@@ -8,7 +8,8 @@ from typing import Any
 from aimopt.lab.protocol import optimizers
 from aimopt.lab.protocol.task import Context
 from aimopt.paper.data.extras import import_language_module
-from aimopt.paper.tasks.language import FinewebQwen, Language, WikitextFinetune, WikitextGPT2
+from aimopt.paper.tasks.finetuning import WikitextFinetune
+from aimopt.paper.tasks.language import FinewebQwen, Language, WikitextGPT2
 from aimopt.paper.tasks.tokens import Texts, line_pieces
 
 MANUAL = [text for _, text in sorted(topics.items())]
