@@ -31,6 +31,7 @@ class Language(Supervised):
 
     measure: ClassVar[Measure] = Measure("test_perplexity", "test perplexity")
     packages: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
+    margin: ClassVar[float] = 0.005
 
     corpus: str  # wikitext2, wikitext2-raw, wikitext103-raw, enwik8 or fineweb
     tokenizer: str  # gpt2, qwen, stories15m; or bpe, trained on the training text

@@ -37,6 +37,7 @@ MINI = {"log_every": 10, "auto_augment": False}
 class Cifar(Supervised):
     """Small images in equally large classes; the training loss and the reported loss have label smoothing."""
 
+    margin: ClassVar[float] = 0.005
     channel_means: ClassVar[ChannelValues]  # of the training images, per channel
     channel_deviations: ClassVar[ChannelValues]
 
