@@ -72,8 +72,7 @@ _FINEWEB = replace(PROTOCOL, options=fineweb_options)
 # The paper does not search the learning rate in SAC.
 _SAC = replace(PROTOCOL, options=same_options(weight_decay=0.0, gamma=SMALL_GAMMA), grid=(1.0,))
 _TEN_SEEDS = replace(_SAC, seeds=tuple(range(10)))
-# In miniature it is searched, with seed 5; ten others are final.
-_FAIR_SAC = replace(_SAC, grid=PROTOCOL.grid, seeds=(0, 1, 2, 3, 4, 6, 7, 8, 9, 10))
+_FAIR_SAC = replace(_SAC, grid=PROTOCOL.grid)  # in miniature it is searched
 
 
 def _scales(task: str, mini: Protocol, protocol: Protocol, **search_steps: int) -> dict[str, Protocol]:
@@ -81,7 +80,7 @@ def _scales(task: str, mini: Protocol, protocol: Protocol, **search_steps: int) 
     results = PUBLISHED.get(task)
     published = PublishedTable(source="the paper", scale="paper", results=results) if results else None
     of_paper = {scale: replace(protocol, search_steps=n) for scale, n in search_steps.items()}
-    return {scale: replace(p, published=published) for scale, p in ({"mini": mini} | of_paper).items()}
+    return {scale: replace(p, published=published) for scale, p in ({"mini": mini.sequential()} | of_paper).items()}
 
 
 # The paper does not give the search length on FineWeb-Edu; 300 steps are the minimum for three evaluations.

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from aimopt.lab.protocol.optimizers import load_state
+from aimopt.lab.protocol.optimizers import evaluating, load_state, needs_closure
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
 
@@ -59,6 +59,7 @@ class Supervised(Task):
 
     score: ClassVar[Measure] = Measure("valid_loss", "validation loss")
     measure: ClassVar[Measure] = Measure("test_loss", "test loss")
+    gives_closures: ClassVar[bool] = True
 
     steps: int = 1000
     evaluate_every: int = 100
@@ -140,8 +141,9 @@ class SupervisedTraining:
         self.model = task.model().to(context.device)
         if context.processes > 1 and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("batch norm would see only the part of the batch in its process; use one process per run")
-        named_parameters = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        optimizer = context.make_optimizer(named_parameters)
+        optimizer = context.make_optimizer(self.model)
+        if task.precision == "float16" and needs_closure(optimizer):
+            raise ValueError("a GradScaler takes no closure, which this optimizer needs; set precision to bfloat16")
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.optimizers: Sequence[torch.optim.Optimizer] = (optimizer,)
@@ -156,6 +158,28 @@ class SupervisedTraining:
         for group in optimizer.param_groups:
             group["lr"] = task.learning_rate(index, group["initial_lr"])
         self.model.train()
+        losses: list[Tensor] = []
+
+        def evaluate_gradients() -> float:
+            """The closure: every call evaluates the same batch with the same random numbers."""
+            losses.append(self._evaluate_gradients(index))
+            return losses[-1].item()
+
+        if needs_closure(optimizer):
+            optimizer.step(evaluate_gradients)
+        else:
+            losses.append(self._evaluate_gradients(index))
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        total = losses[0]  # before the step
+        if self.context.processes > 1:
+            torch.distributed.all_reduce(total)
+            total /= self.context.processes
+        return total
+
+    def _evaluate_gradients(self, index: int) -> Tensor:
+        """Set the gradients of a step's batch, clipped; returns its loss."""
+        task, (optimizer,) = self.task, self.optimizers
         optimizer.zero_grad()
         total = torch.zeros((), device=self.context.device)
         parts = range(self.context.rank, task.micro_batches, self.context.processes)
@@ -169,21 +193,18 @@ class SupervisedTraining:
         if task.clip is not None:
             self.scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), task.clip)
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.context.processes > 1:
-            torch.distributed.all_reduce(total)
-            total /= self.context.processes
         return total
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
         last = self.context.steps is None or self.steps_done >= self.context.steps
+        with evaluating(self.optimizers):
+            means = {split: self._split_means(getattr(self.splits, split)) for split in ("valid", "test")[: 1 + last]}
         return {
             f"{split}_{name}": value
-            for split in ("valid", "test")[: 2 if last else 1]
-            for name, value in self.task.summary(self._split_means(getattr(self.splits, split))).items()
+            for split, of_split in means.items()
+            for name, value in self.task.summary(of_split).items()
         }
 
     def weights(self) -> Mapping[str, Tensor]:
