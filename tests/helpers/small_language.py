@@ -63,7 +63,7 @@ def finetune(folder: Path) -> Language:
         vocab_size=512, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return SmallFinetune.at_scale("mini", {**SETTINGS, "folder": str(folder)})
+    return SmallFinetune.at_scale("mini-1", {**SETTINGS, "folder": str(folder)})
 
 
 def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place: Any) -> Context:

@@ -44,8 +44,8 @@ FINETUNE = SmallFinetune.at_scale("mini", SETTINGS)
 
 
 def training(task: Supervised, **place: Any) -> Any:
-    def sgd(named: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD([p for _, p in named], lr=0.1)
+    def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
 
     return task.start(Context(seed=1, make_optimizer=sgd, **place))
 

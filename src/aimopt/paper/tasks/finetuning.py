@@ -158,8 +158,8 @@ def _pretrain(task: Language, path: Path) -> None:
     threads, last_line = torch.get_num_threads(), time.monotonic()
     torch.set_num_threads(1)  # the same weights with any number of cores
 
-    def make_optimizer(named: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW([parameter for _, parameter in named], lr=task.lr, weight_decay=DECAY)
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=task.lr, weight_decay=DECAY)
 
     try:
         training = task.start(Context(seed=0, make_optimizer=make_optimizer))
