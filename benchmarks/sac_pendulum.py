@@ -1,8 +1,8 @@
 """Our Soft Actor-Critic against stable-baselines3's: the same pendulum, settings, optimizer, budget and evaluation.
 
-Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini-1`, except the bounds
-of the standard deviation, which stable-baselines3 fixes. A return is the mean over ten episodes of the policy's mode,
-from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
+Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini-1`, except the
+bounds of the standard deviation, which stable-baselines3 fixes. A return is the mean over ten episodes of the policy's
+mode, from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
 """
 
 import statistics
