@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aimopt.lab import Protocol, Study
 
 T = TypeVar("T")
+PROTOCOLS = ("paper", "sequential")
 ALL = "all"  # stands for the tasks of the paper
 TASK_HELP = "task by name (see `aimopt tasks`) or import path (file.py:Class)"
 TASKS_HELP = f"{TASK_HELP}; {ALL}: the paper's seven tasks"
@@ -52,6 +53,12 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of a search run (default: the task's protocol)",
     )
     add_assignments(parser, "--option", "option for all optimizers that have it; may be repeated")
+    parser.add_argument(
+        "--protocol",
+        choices=PROTOCOLS,
+        help="paper: a grid of learning rates, and five seeds; sequential: a search on three seeds, and seeds until a "
+        "contender is decided (default: that of the task)",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the time, memory and disk space that the runs need, and stop"
     )
@@ -154,13 +161,14 @@ def study_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     return fields
 
 
-def protocol_of(task: str, scale: str) -> "Protocol":
-    """The protocol of a task, or the paper's if the task has none."""
+def protocol_of(task: str, scale: str, edition: str | None = None) -> "Protocol":
+    """The protocol of a task, with the paper's optimizers if the task has none; `edition` is one of `PROTOCOLS`."""
     from aimopt.lab.protocol import tasks
     from aimopt.paper.protocols import PROTOCOL
 
     entry = tasks.entry(task)
-    return entry.protocol(scale) if entry.protocols else PROTOCOL
+    protocol = entry.protocol(scale) if entry.protocols else PROTOCOL.sequential()
+    return {None: protocol, "paper": protocol.fixed(), "sequential": protocol.sequential()}[edition]
 
 
 def task_names(given: list[str]) -> list[str]:

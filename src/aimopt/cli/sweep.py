@@ -62,6 +62,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} exclude each other; give only one")
     scale = arguments.scale or SCALE
+    protocol = protocol_of(arguments.task, scale, arguments.protocol)
     fields = {"options": arguments.option, **study_fields(arguments)}
     if arguments.optimizer is not None:
         fields["optimizer"] = arguments.optimizer
@@ -71,7 +72,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
     if not axes:
         known = ", ".join(presets.available())
         raise ValueError(f"give the options to sweep: --over gamma=0,0.1 or --preset NAME (known are {known})")
-    return sensitivity(arguments.task, scale, axes, protocol=protocol_of(arguments.task, scale), **fields)
+    return sensitivity(arguments.task, scale, axes, protocol=protocol, **fields)
 
 
 def _study_in_file(content: dict[str, Any], arguments: argparse.Namespace) -> "Study":

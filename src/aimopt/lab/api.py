@@ -150,8 +150,10 @@ class StoreStatus:
 def status(store: Store, *, trust: bool = False) -> StoreStatus:
     """The status of every study in a store; `trust` loads the code that studies of older versions name."""
     studies = store.studies(trust=trust)
-    search_runs = {config.identity for study in studies for c in study.contenders for config in study.search(c)}
-    runs = store.runs(in_full=search_runs)  # only the curves of search runs decide which final runs there are
+    adaptive = any(study.search or study.looks for study in studies)
+    search_runs = {cell.config.identity for study in studies for cell in study.cells({}) if cell.role == "search"}
+    # In the paper's protocol only the curves of search runs decide which runs there are; in ours, all of them do.
+    runs = store.runs() if adaptive else store.runs(in_full=search_runs)
     counts = []
     for study in studies:
         identities = {cell.config.identity for cell in study.cells(runs)}

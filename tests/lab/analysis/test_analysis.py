@@ -279,7 +279,7 @@ def test_a_seed_that_tuned_and_is_reported_is_a_problem() -> None:
 
 def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
-    for config in study.search(study.contender("Lion")):
+    for config in study.search_runs(study.contender("Lion"), {}):
         runs[config.identity] = dataclasses.replace(runs[config.identity], status="diverged")
     found = analyse_study(study, runs)
     assert any(r.level == "problem" and "Every learning rate tried diverged for Lion" in r.text for r in found.audit)

@@ -17,6 +17,7 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender
 from aimopt.lab.protocol.supervised import SupervisedTraining
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.tuning import Point
 from aimopt.paper.presets import CORRECTIONS, GEOMETRIES, table1
 from short_studies import SHORT, curves, short_run, stopped_half_way
 
@@ -97,7 +98,7 @@ def test_a_weight_decay_is_that_of_both_halves() -> None:
     def decays(text: str, **changes: Any) -> tuple[float, float]:
         study = compare("digits", "demo", optimizers=[text, "AdamW"], settings=SHORT, search_steps=12, **changes)
         options = study.facts.contenders[study.contenders[0].label].options
-        config = study.final_runs(study.contenders[0], 0.01)[0]
+        config = study.final_runs(study.contenders[0], Point(0.01))[0]
         by_geometry = {g["geometry"]: g["weight_decay"] for g in started(config).optimizers[0].param_groups}
         assert by_geometry == {"Spectral": options["weight_decay"], "Adaptive": options["rest_options"]["weight_decay"]}
         return by_geometry["Spectral"], by_geometry["Adaptive"]
@@ -187,9 +188,9 @@ def test_a_schedule_free_run_is_evaluated_at_its_average() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in training.model.state_dict().items())
     (optimizer,) = training.optimizers
     assert isinstance(optimizer, aimopt.AIM)
-    elsewhere = training._split_means(training.splits.test)["loss"]
+    elsewhere = training._split_means(training.splits.valid)["loss"]
     optimizer.eval()
-    assert measured["test_loss"] == training._split_means(training.splits.test)["loss"] != elsewhere
+    assert measured["valid_loss"] == training._split_means(training.splits.valid)["loss"] != elsewhere
 
 
 PUBLISHED_CELLS = {
@@ -209,7 +210,7 @@ def test_every_cell_of_the_papers_table_is_trained_and_those_with_a_name_are_tha
     cells = {contender.label: contender for contender in study.contenders}
     assert [*cells] == [f"{row}, {column}" for row in GEOMETRIES for column in CORRECTIONS]
     assert len({tuple(map(str, contender.options.items())) for contender in study.contenders}) == 16
-    weights = {label: weights_after(study.final_runs(cells[label], 0.01)[0], 2) for label in cells}
+    weights = {label: weights_after(study.final_runs(cells[label], Point(0.01))[0], 2) for label in cells}
     assert len({float(sum(w.double().sum() for w in named.values())) for named in weights.values()}) == 16
     for label, text in PUBLISHED_CELLS.items():
         published = weights_after(run_of(text, lr=0.01), 2)

@@ -13,7 +13,8 @@ from typing import Any
 from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.analysis.study_analysis import CellRuns, Remark, Standing
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.study import Cell, Study
+from aimopt.lab.protocol.schedule import Cell
+from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
 

@@ -16,6 +16,7 @@ from aimopt.lab.execution.engines.local import worker_slots
 from aimopt.lab.execution.resources import Resources
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
+from aimopt.lab.stats.tuning import Point
 from aimopt.measure.memory import peak_bytes, reset_peak
 
 TIMED_SECONDS, TIMED_STEPS = 2.0, 30  # whichever is reached first
@@ -41,7 +42,8 @@ def forecast_cost(study: Study, runs: Mapping[str, Run], resources: Resources) -
     """Time a few steps and one evaluation of the reference, and multiply by the missing steps."""
     torch.set_num_threads(resources.threads)
     task, reference = study.make_task(), study.contender(study.reference)
-    config, device = study.final_runs(reference, study.usual_rate(reference))[0], (*resources.devices, "cpu")[0]
+    config = study.run_config(reference, Point(study.usual_rate(reference)), study.seeds[0])
+    device = (*resources.devices, "cpu")[0]
     parallel_runs = len(worker_slots(resources))
     reset_peak(torch.device(device))
     stepper = Stepper(config, device)

@@ -117,7 +117,14 @@ def start_training(config: RunConfig, device: torch.device, world: World = World
         return optimizers.make(config.optimizer, model, lr=config.lr, options=config.options)
 
     return config.make_task().start(
-        Context(seed=config.seed, make_optimizer=make_optimizer, device=device, rank=world.rank, processes=world.size)
+        Context(
+            seed=config.seed,
+            make_optimizer=make_optimizer,
+            device=device,
+            rank=world.rank,
+            processes=world.size,
+            steps=config.steps,
+        )
     )
 
 

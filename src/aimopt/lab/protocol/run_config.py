@@ -87,7 +87,7 @@ class RunConfig:
         return cls(
             task=task,
             scale=scale,
-            settings=settings_of_run(as_json_value({**entry.former_settings, **dataclasses.asdict(chosen)})),
+            settings=settings_of_run(as_json_value({**entry.former_settings, **chosen.recorded_settings(scale)})),
             optimizer=name,
             options=as_json_value(complete),
             lr=rate,

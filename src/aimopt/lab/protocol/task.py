@@ -79,6 +79,7 @@ class Context:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     processes: int = 1
+    steps: int | None = None  # number of steps that the run takes; None: not known, so every evaluation may be the last
 
 
 class Training(Protocol):
@@ -112,6 +113,12 @@ class Task(ABC):
     measure: ClassVar[Measure]  # the result in tables and verdicts
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {SCALE: {}}
     packages: ClassVar[tuple[str, ...]] = ()  # packages that may change a result; a run records their versions
+    # The relative difference of the measure that counts: optimizers closer than this are equal in practice. It is
+    # declared before any comparison, from the differences between seeds.
+    margin: ClassVar[float] = 0.01
+    # Settings that were added after runs were published. A run that leaves them at their defaults does not record
+    # them, so that the published ones keep their identity.
+    later_settings: ClassVar[tuple[str, ...]] = ()
     gives_closures: ClassVar[bool] = False  # whether optimizers that need a closure for every step get one
 
     lr: float  # η₀, the usual learning rate on the task; the middle of a search
@@ -171,6 +178,17 @@ class Task(ABC):
                 raise ValueError(f"{f.name} must be a number > 0, got {value!r}")
         if self.lr is None:
             raise ValueError("lr must be a number > 0, got None")
+
+    def recorded_settings(self, scale: str) -> dict[str, Any]:
+        """The settings that runs and studies at a scale record, by name."""
+        settings = dataclasses.asdict(self)
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        left_out = [
+            name
+            for name in self.later_settings
+            if name not in self.scales[scale] and settings[name] == defaults[name]  # a scale's value is no default
+        ]
+        return {name: value for name, value in settings.items() if name not in left_out}
 
     @property
     def first_steady_step(self) -> int:

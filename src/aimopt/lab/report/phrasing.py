@@ -124,7 +124,7 @@ def count_seeds(count: int) -> str:
 
 def is_unsure(verdict_text: str) -> bool:
     """Whether a verdict decides nothing."""
-    return verdict_text.startswith("cannot tell")
+    return verdict_text.startswith(("cannot tell", "undecided", "open"))
 
 
 def name_of(analysis: StudyAnalysis) -> str:

@@ -66,6 +66,8 @@ class Difference(NamedTuple):
     t_p: float  # paired t-test
     holm_p: float  # p and t_p with Holm's correction for all contenders of the table
     holm_t_p: float
+    # The verdict of a study with looks, `sequential.py`; empty: the rule of this module.
+    verdict_in_looks: str = ""
 
     @property
     def too_few_seeds(self) -> bool:
@@ -76,6 +78,8 @@ class Difference(NamedTuple):
     def verdict(self) -> str:
         """Either "better", "worse", "identical", or "cannot tell" with the reason; the module gives the rule."""
         seeds, signs = len(self.differences), [np.sign(d) for d in self.differences if d]
+        if self.verdict_in_looks:
+            return self.verdict_in_looks
         if self.too_few_seeds:
             return f"cannot tell: too few seeds ({seeds} of at least {ENOUGH_SEEDS})"
         agree = len(set(signs)) == 1

@@ -85,8 +85,8 @@ class HalfCheetah(SoftActorCritic):
     """Run forward on two legs; always 1,000 steps per episode."""
 
     title: ClassVar[str] = "HalfCheetah-v4, SAC"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "HalfCheetah-v4, short SAC"}
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": {}}
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "HalfCheetah-v4, short SAC")
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
 
     environment: str = "HalfCheetah-v4"
 
@@ -96,8 +96,8 @@ class Walker2d(SoftActorCritic):
     """Walk forward without falling; at most 1,000 steps per episode."""
 
     title: ClassVar[str] = "Walker2d-v4, SAC"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "Walker2d-v4, short SAC"}
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": {}}
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "Walker2d-v4, short SAC")
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
 
     environment: str = "Walker2d-v4"
 
@@ -107,7 +107,10 @@ class Pendulum(SoftActorCritic):
     """Swing a pendulum up and hold it; not in the paper, but learned within a minute."""
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {**MINI, "steps": 5000, "evaluate_every": 250}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "mini": {**MINI, "steps": 5000, "evaluate_every": 250},
+        "mini-1": {**MINI, "steps": 5000, "evaluate_every": 250},
+    }
 
     environment: str = "Pendulum-v1"
 
