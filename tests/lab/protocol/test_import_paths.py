@@ -79,7 +79,9 @@ def test_a_task_that_imports_from_its_folder_is_trained_in_another_process(mine:
 
 
 def test_an_edited_module_is_imported_again(mine: Path) -> None:
-    load = lambda: import_paths.load("mine/task.py:points").points(2)[0, 0].item()  # noqa: E731
+    def load() -> float:
+        return float(import_paths.load("mine/task.py:points").points(2)[0, 0])
+
     assert load() == -1
     first = import_paths.load("mine/task.py:Line")
     assert import_paths.load("mine/task.py:Line") is first
