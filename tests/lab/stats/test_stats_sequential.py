@@ -26,7 +26,7 @@ def test_outcomes() -> None:
     assert only(gains(0.5)).outcome == "undecided"
     assert only([0.0] * 5).outcome == "identical"
     assert only(gains(0.5, seeds=10)).outcome == "open"
-    assert only([1.0, 2.0]) == Decision("open", 0, -math.inf, math.inf, 0.5)
+    assert only([1.0, 2.0])[:5] == ("open", 0, -math.inf, math.inf, 0.5)
 
 
 def test_a_contender_stops_at_the_first_look_that_decides() -> None:

@@ -82,12 +82,17 @@ class Target(NamedTuple):
 
 
 class StepsToTarget(NamedTuple):
-    """When the mean curve of a contender reaches the target. All fields are None if it never does."""
+    """When the mean curve of a contender reaches the target. All fields are None if it never does.
+
+    There is one ratio of step times, the paired one: seconds are the seconds of the reference times the ratio of times.
+    """
 
     steps: float | None
     ratio: float | None  # relative to the steps of the reference
-    seconds: float | None  # steps times the measured seconds per step
+    seconds: float | None  # of training, at the measured seconds per step of the reference
     seconds_ratio: float | None  # ratio of the steps times the paired ratio of the step time
+    ratio_interval: Interval | None = None  # seeds resampled; the upper end is ∞ if some resamples never reach it
+    seconds_interval: Interval | None = None  # of seconds_ratio: seeds and step times resampled
 
 
 class Published(NamedTuple):

@@ -56,6 +56,7 @@ def measure_costs(
                 ratio=paired_ratio(times["own"], times["reference"]),
                 peak_bytes=peaks[label],
                 state_bytes=own_stepper.state_bytes(),
+                rounds=rounds,
             )
         )
     return Overhead(reference=study.reference, costs=costs, machine={**describe_machine(), "device": device})

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
 
 Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
@@ -58,10 +58,11 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
     for analysis in shown:
         name = TableCell(phrasing.name_of(analysis), below=f"scale {analysis.study.scale}")
         rows.append((name, _metric(analysis), *(_result(analysis, label) for label in labels)))
+        rows.append(_median_row(analysis, labels))
         if analysis.study.published is not None:
             rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
-    note = "Mean and ± standard deviation of the seeds; best mean bold, second underlined. "
+    note = "Mean and ± standard deviation of the seeds, and below their median; best mean bold, second underlined. "
     note += f"▲ better and ▼ worse than {phrasing.listed(references)}; no mark: cannot tell."
     return Table("results", "Results", note, ("Task", "Metric", *labels), tuple(rows))
 
@@ -86,6 +87,14 @@ def _result(analysis: StudyAnalysis, label: str) -> TableCell:
     return TableCell(
         text, below=below, mark=mark, emphasis="best" if standing.rank == 1 else "second" if second else ""
     )
+
+
+def _median_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCell, ...]:
+    """The medians of the seeds, which one exceptional seed does not change."""
+    spreads, decimals = {s.label: s.spread for s in analysis.standings}, phrasing.decimals_of(analysis)
+    medians = {label: spread.median for label, spread in spreads.items() if spread}
+    cells = (phrasing.number(medians[label], decimals) if label in medians else "" for label in labels)
+    return TableCell("", tone="muted"), TableCell("median", tone="muted"), *(TableCell(c, tone="muted") for c in cells)
 
 
 def _mean_and_std(spread: Spread, decimals: int) -> tuple[str, str]:
@@ -199,14 +208,14 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         cells = [
             TableCell(s.label, contender=s.label),
             TableCell("–" if reached is None else "not reached" if reached.steps is None else f"{reached.steps:.0f}"),
-            TableCell(phrasing.general(reached.ratio if reached else None)),
+            _ratio_cell(reached.ratio_interval if reached else None),
         ]
         if timed:
-            c = s.cost
+            c, itself = s.cost, s.label == analysis.study.reference
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
-                TableCell(phrasing.general(reached.seconds_ratio if reached else None)),
-                TableCell(str(c.ratio) if c else "–"),
+                _ratio_cell(reached.seconds_interval if reached else None),
+                TableCell("1" if itself else str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
@@ -223,10 +232,19 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         )
     target = analysis.target
     note = f"The target is {target.measure.label} {phrasing.general(target.value, 4)}, " if target else ""
-    note += f"the final mean of {analysis.study.reference}." if target else ""
+    note += f"the final mean of {analysis.study.reference} on the seeds of a contender. " if target else ""
+    note += "Below the ratios, 95 % intervals: seeds resampled."
     if timed:
-        note += " Times are steps times the measured seconds per step; quartiles in brackets."
+        note += " The ratio of times is the ratio of steps times the step time ratio, which is measured in turn with "
+        note += f"{analysis.study.reference} and has quartiles in brackets; its interval includes both uncertainties."
     return Table("cost", "To the target, and cost", note, columns, tuple(rows))
+
+
+def _ratio_cell(known: Interval | None) -> TableCell:
+    if known is None:
+        return TableCell("–")
+    below = f"[{phrasing.general(known.low)}, {phrasing.general(known.high)}]" if known.low < known.high else ""
+    return TableCell(phrasing.general(known.value), below=below)
 
 
 def returns(analysis: StudyAnalysis) -> Table | None:
@@ -287,25 +305,6 @@ def _result_cell(result: RunResult | None, decimals: int) -> TableCell:
     if result.settled:
         return TableCell(phrasing.number(result.value, decimals), tone="bad" if result.status == "diverged" else "")
     return TableCell(result.status, tone="warning")
-
-
-def ranks(across: AcrossTasks) -> Table:
-    """Average ranks, and the rank on each task."""
-    rows = [
-        (
-            TableCell(label, contender=label),
-            TableCell(f"{rank:.2f}", emphasis="best" if rank == min(across.ranks.values()) else ""),
-            *(TableCell(f"{task_ranks[label]:g}") for task_ranks in across.ranks_by_task.values()),
-        )
-        for label, rank in across.ranks.items()
-    ]
-    left = (
-        f" Left out, because they have no result on every task: {phrasing.listed(across.left_out)}."
-        if across.left_out
-        else ""
-    )
-    note = f"Rank by the mean, 1 is the best; equal means share a rank.{left}"
-    return Table("ranks", "Average rank", note, ("Contender", "Average", *across.tasks), tuple(rows))
 
 
 def provenance(analysis: StudyAnalysis) -> Table | None:

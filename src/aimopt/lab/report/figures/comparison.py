@@ -170,6 +170,8 @@ def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
             continue
         ax.plot([1, reached.ratio], [row, row], color=style.light, linewidth=2, alpha=0.5, gid=gid)
         ax.plot([reached.ratio], [row], marker=style.marker, markersize=7, color=style.light, gid=gid)
+        if reached.ratio_interval is not None and math.isfinite(reached.ratio_interval.high):
+            ax.plot(reached.ratio_interval[1:], [row, row], color=style.light, linewidth=1, gid=gid)
         if reached.seconds_ratio is not None:
             hollow: dict[str, Any] = dict(markerfacecolor=CARD, markeredgecolor=style.light, markeredgewidth=1.4)
             ax.plot([reached.seconds_ratio], [row], marker=style.marker, markersize=7, gid=gid, **hollow)
@@ -181,7 +183,7 @@ def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
     ax.set_xlabel(f"ratio to {reference}")
     plain_ticks(ax, "x")
     target = phrasing.general(analysis.target.value, 4)
-    hollow_means = " Filled: steps; hollow: time, from the measured seconds per step." if timed else ""
+    hollow_means = " Filled: steps, with the 95 % interval over seeds; hollow: time." if timed else ""
     return Picture(
         "target",
         f"How soon {analysis.target.measure.label} {target} is reached",
