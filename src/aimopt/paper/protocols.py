@@ -20,6 +20,26 @@ from aimopt.paper.published import PUBLISHED
 from aimopt.paper.tasks.vision import EPOCH
 
 OPTIMIZERS = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Lion")
+# What may be better than RADAR: its own options, longer memories, other filters, and matrices. The reference and AdamW
+# with less momentum are the controls.
+BEYOND = (
+    "AdamW",
+    "AdamW(betas=(0.8, 0.999))",
+    "RADAR",
+    "RADAR(bias_correction='exact')",
+    "RADAR(gamma=0.2, bias_correction='exact')",
+    "RADAR(gamma=0.4, bias_correction='exact')",
+    "QHAdam(betas=(0.99, 0.999), nus=(0.7, 1.0))",
+    "QHAdam(betas=(0.995, 0.999), nus=(0.7, 1.0))",
+    "AdEMAMix",
+    "MARS",
+    "CautiousAdamW",
+    "ScheduleFreeAdamW",
+    "SOAP",
+    "Muon",
+    "Muon(rest='RADAR')",
+    "AcceleratedMuon(rest='RADAR')",
+)
 # Every name of the option that decouples weight decay.
 DECOUPLED = {"decoupled_weight_decay": True, "decouple_weight_decay": True, "weight_decouple": True}
 ADAM_BETAS = (0.9, 0.999)
@@ -31,6 +51,7 @@ SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "z
 
 PROTOCOL = Protocol(
     optimizers=OPTIMIZERS,
+    explored=BEYOND,
     subject="RADAR",
     reference="AdamW",
     lr_factors={"Adan": 2.5, "Lion": 0.1, "AcceleratedLion": 0.1, "SGDM": 30.0, "Nesterov": 30.0},
