@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # type checkers cannot read the table below; `name as name` m
     from aimopt.lab.api import run_all as run_all
     from aimopt.lab.execution.resources import Resources as Resources
     from aimopt.lab.findings import Findings as Findings
+    from aimopt.lab.protocol.lengths import lengths as lengths
     from aimopt.lab.protocol.protocol import Protocol as Protocol
     from aimopt.lab.protocol.protocol import PublishedTable as PublishedTable
     from aimopt.lab.protocol.protocol import same_options as same_options
@@ -43,6 +44,7 @@ _NAMES = {
     "api": ("BatchResult", "analyse", "run", "run_all"),
     "execution.resources": ("Resources",),
     "findings": ("Findings",),
+    "protocol.lengths": ("lengths",),
     "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
     "protocol.recipes": ("compare", "sensitivity"),
     "protocol.run_config": ("RunConfig",),
