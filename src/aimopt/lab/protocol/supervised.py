@@ -30,8 +30,10 @@ from torch.nn.parallel import DistributedDataParallel
 from aimopt.lab.protocol.optimizers import load_state
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
+from aimopt.lab.stats.example_noise import jackknife_error
 
 Batch = tuple[Tensor, ...]
+ERROR_PARTS = 50  # of the test set, from which its standard errors are computed; they are then known to a tenth
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,30 @@ class SupervisedTraining:
             for split in ("valid", "test")
             for name, value in self.task.summary(self._split_means(getattr(self.splits, split))).items()
         }
+
+    @torch.no_grad()
+    def standard_errors(self) -> dict[str, float]:
+        """The standard errors of the test measures: how much they would change with other test examples.
+
+        Examples are taken to be independent of each other. They are cut into parts at random, and the errors are those
+        of the jackknife over these parts, which works for every measure and summary. Empty if there are few examples,
+        or several processes.
+        """
+        examples = len(self.splits.test[0])
+        if examples < 2 * ERROR_PARTS or self.context.processes > 1:
+            return {}
+        self.model.eval()
+        order = torch.randperm(examples, generator=generator("test examples"))
+        parts = order[: examples - examples % ERROR_PARTS].chunk(ERROR_PARTS)
+        means = [self._split_means(tuple(tensor[part] for tensor in self.splits.test)) for part in parts]
+        without_part: dict[str, list[float]] = {}
+        for left_out in range(len(parts)):
+            kept = means[:left_out] + means[left_out + 1 :]
+            summary = self.task.summary({name: sum(m[name] for m in kept) / len(kept) for name in kept[0]})
+            for name, value in summary.items():
+                without_part.setdefault(name, []).append(value)
+        errors = {f"test_{name}": jackknife_error(values) for name, values in without_part.items()}
+        return {name: error for name, error in errors.items() if math.isfinite(error)}
 
     def weights(self) -> Mapping[str, Tensor]:
         return self.model.state_dict()
