@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument("task", help="task by name or import path, or a file with a study (study.toml)")
     parser.add_argument(
-        "--preset", help="name of a ready-made study: ablation, heatmap, delta, zeta, or an installed one"
+        "--preset", help="name of a ready-made study: ablation, heatmap, delta, zeta, table1, or an installed one"
     )
     add_assignments(parser, "--over", "option and its values; may be repeated", metavar="NAME=V,V")
     parser.add_argument(

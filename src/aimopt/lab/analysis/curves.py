@@ -25,12 +25,16 @@ RunsBySeed = Mapping[int, Run]
 
 
 def curves(facts: Facts, finals: Mapping[str, RunsBySeed]) -> tuple[Curves, ...]:
-    """Curves of the training loss, the measure of the search and the reported measure, if they have records."""
+    """Curves of the training loss, the measure of the search and the reported measure, if they have several records."""
     measures = {measure.key: measure for measure in (TRAINING, facts.score, facts.measure)}
     known_curves = []
     for measure in measures.values():
         by_contender = {label: _curve(measure, runs) for label, runs in finals.items()}
-        known = {label: curve for label, curve in by_contender.items() if curve.by_seed}
+        known = {
+            label: curve
+            for label, curve in by_contender.items()
+            if max(map(len, curve.by_seed.values()), default=0) > 1
+        }
         if known:
             known_curves.append(Curves(measure, known))
     return tuple(known_curves)

@@ -72,11 +72,12 @@ class Protocol:
 
     def sequential(self) -> "Protocol":
         """This protocol with our search, on whole schedules, and with seeds in blocks until a contender is decided."""
-        return replace(self, search=Search(), search_steps=None, looks=LOOKS, seeds=tuple(range(LOOKS[-1])))
+        search, seeds = Search(), tuple(range(LOOKS[-1]))
+        return replace(self, search=search, search_steps=None, tuning_seed=search.seeds[0], looks=LOOKS, seeds=seeds)
 
     def fixed(self) -> "Protocol":
         """This protocol with the paper's search on a grid, and a fixed number of seeds."""
-        return replace(self.with_fixed_seeds(), search=None)
+        return replace(self.with_fixed_seeds(), search=None, tuning_seed=TUNING_SEED) if self.search else self
 
     def with_fixed_seeds(self) -> "Protocol":
         """This protocol without looks."""

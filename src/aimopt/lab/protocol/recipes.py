@@ -107,13 +107,15 @@ def make_study(
         protocol = protocol.with_fixed_seeds()  # a sweep looks for an effect over many values, not for one verdict
 
     def complete(contender: Contender) -> Contender:
+        def usual(optimizer: str) -> dict[str, Any]:
+            return {**usual_options(task, protocol, optimizer), **options}
+
         name = contender.optimizer
-        usual = known_optimizers.known_options(name, {**usual_options(task, protocol, name), **options})
+        complete_options = known_optimizers.with_usual(name, usual, contender.options)
         lr = usual_rate(task_at_scale, protocol, name) if contender.lr is None else contender.lr
-        chosen = {**usual, **contender.options}
-        every = known_optimizers.resolved(name, {}, chosen)
+        every = known_optimizers.resolved(name, {}, complete_options)
         tuned = contender.tune or tuple(option for option in tune if can_be_tuned(option, every))
-        return dataclasses.replace(contender, options=chosen, lr=lr, tune=tuned)
+        return dataclasses.replace(contender, options=complete_options, lr=lr, tune=tuned)
 
     _check_every_option_is_known(options, contenders)
     defaults = {
@@ -145,6 +147,7 @@ def _adaptive_fields(protocol: Protocol, task: Task, fields: Mapping[str, Any]) 
 
 def _check_every_option_is_known(options: Mapping[str, Any], contenders: Sequence[Contender]) -> None:
     for option, value in options.items():
-        if not any(known_optimizers.known_options(contender.optimizer, {option: value}) for contender in contenders):
+        usual = {option: value}
+        if not any(known_optimizers.takes_any(c.optimizer, usual, c.options) for c in contenders):
             labels = ", ".join(contender.label for contender in contenders)
             raise ValueError(f"none of {labels} has the option {option!r}; see `aimopt optimizers`")

@@ -11,7 +11,6 @@ learning rate of the final runs; with `looks`, seeds are added until a contender
     search=Search(), looks=(5, 10, 20, 40)     ours: `lab/stats/tuning.py` and `sequential.py` state its rules
 """
 
-import ast
 import dataclasses
 import itertools
 import math
@@ -65,21 +64,13 @@ class Contender:
     @classmethod
     def named(cls, text: str) -> Self:
         """A contender from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(tune='beta1')`."""
-        name, bracket, rest = text.partition("(")
-        try:
-            call = ast.parse(f"f({rest if bracket else ')'}", mode="eval").body
-            assert isinstance(call, ast.Call)
-            assert not call.args
-            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
-            assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
-        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
-            raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
-        optimizer = optimizers.canonical(name.strip())
+        optimizer, options = optimizers.from_text(text)
         shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
         label = f"{optimizer}({shown})" if shown else optimizer
-        tuned = options.pop("tune", ())
+        tuned = options.get("tune", ())
         tune = (tuned,) if isinstance(tuned, str) else tuple(map(str, tuned))
-        return cls(label=label, optimizer=optimizer, options=options, tune=tune)
+        own = {option: value for option, value in options.items() if option != "tune"}
+        return cls(label=label, optimizer=optimizer, options=own, tune=tune)
 
 
 def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:

@@ -10,7 +10,8 @@
         def model(self): return nn.Sequential(nn.Linear(2, 64), nn.GELU(), nn.Linear(64, 2))
 
 The default loss is cross-entropy. The examples of a step depend only on the seed and the step. An epoch is a
-permutation of the training set; an incomplete last batch is dropped.
+permutation of the training set; an incomplete last batch is dropped. A run evaluates the test set only after its last
+step: nothing before uses it, and a test set that is large enough to tell optimizers apart takes time.
 """
 
 import contextlib
@@ -27,13 +28,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from aimopt.lab.protocol.optimizers import load_state
+from aimopt.lab.protocol.optimizers import evaluating, load_state, needs_closure
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
 from aimopt.lab.stats.example_noise import jackknife_error
 
 Batch = tuple[Tensor, ...]
 ERROR_PARTS = 50  # of the test set, from which its standard errors are computed; they are then known to a tenth
+FEWEST_PARTS = 10
+ERROR_EXAMPLES = 2000  # at most, so that a large test set is not evaluated twice
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Supervised(Task):
 
     score: ClassVar[Measure] = Measure("valid_loss", "validation loss")
     measure: ClassVar[Measure] = Measure("test_loss", "test loss")
+    gives_closures: ClassVar[bool] = True
 
     steps: int = 1000
     evaluate_every: int = 100
@@ -141,20 +145,45 @@ class SupervisedTraining:
         self.model = task.model().to(context.device)
         if context.processes > 1 and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("batch norm would see only the part of the batch in its process; use one process per run")
-        named_parameters = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        optimizer = context.make_optimizer(named_parameters)
+        optimizer = context.make_optimizer(self.model)
+        if task.precision == "float16" and needs_closure(optimizer):
+            raise ValueError("a GradScaler takes no closure, which this optimizer needs; set precision to bfloat16")
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.optimizers: Sequence[torch.optim.Optimizer] = (optimizer,)
         self.replica: nn.Module = DistributedDataParallel(self.model) if context.processes > 1 else self.model
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=task.precision == "float16")
         self.order = (-1, torch.empty(0))
+        self.steps_done = 0
 
     def step(self, index: int) -> Tensor:
         task, (optimizer,) = self.task, self.optimizers
+        self.steps_done = index + 1
         for group in optimizer.param_groups:
             group["lr"] = task.learning_rate(index, group["initial_lr"])
         self.model.train()
+        losses: list[Tensor] = []
+
+        def evaluate_gradients() -> float:
+            """The closure: every call evaluates the same batch with the same random numbers."""
+            losses.append(self._evaluate_gradients(index))
+            return losses[-1].item()
+
+        if needs_closure(optimizer):
+            optimizer.step(evaluate_gradients)
+        else:
+            losses.append(self._evaluate_gradients(index))
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        total = losses[0]  # before the step
+        if self.context.processes > 1:
+            torch.distributed.all_reduce(total)
+            total /= self.context.processes
+        return total
+
+    def _evaluate_gradients(self, index: int) -> Tensor:
+        """Set the gradients of a step's batch, clipped; returns its loss."""
+        task, (optimizer,) = self.task, self.optimizers
         optimizer.zero_grad()
         total = torch.zeros((), device=self.context.device)
         parts = range(self.context.rank, task.micro_batches, self.context.processes)
@@ -168,44 +197,48 @@ class SupervisedTraining:
         if task.clip is not None:
             self.scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), task.clip)
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.context.processes > 1:
-            torch.distributed.all_reduce(total)
-            total /= self.context.processes
         return total
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
+        last = self.context.steps is None or self.steps_done >= self.context.steps
+        with evaluating(self.optimizers):
+            means = {split: self._split_means(getattr(self.splits, split)) for split in ("valid", "test")[: 1 + last]}
         return {
             f"{split}_{name}": value
-            for split in ("valid", "test")
-            for name, value in self.task.summary(self._split_means(getattr(self.splits, split))).items()
+            for split, of_split in means.items()
+            for name, value in self.task.summary(of_split).items()
         }
 
     @torch.no_grad()
     def standard_errors(self) -> dict[str, float]:
         """The standard errors of the test measures: how much they would change with other test examples.
 
-        Examples are taken to be independent of each other. They are cut into parts at random, and the errors are those
-        of the jackknife over these parts, which works for every measure and summary. Empty if there are few examples,
-        or several processes.
+        Examples are taken to be independent of each other. Some of them are cut into parts at random. The errors are
+        those of the jackknife over these parts, which works for every measure and summary, scaled to the whole test
+        set. Empty if there are few examples, or several processes.
         """
         examples = len(self.splits.test[0])
-        if examples < 2 * ERROR_PARTS or self.context.processes > 1:
+        count = min(ERROR_PARTS, examples)
+        if count < FEWEST_PARTS or self.context.processes > 1:
             return {}
-        self.model.eval()
         order = torch.randperm(examples, generator=generator("test examples"))
-        parts = order[: examples - examples % ERROR_PARTS].chunk(ERROR_PARTS)
-        means = [self._split_means(tuple(tensor[part] for tensor in self.splits.test)) for part in parts]
+        size = min(examples, ERROR_EXAMPLES) // count
+        self.model.eval()
+        with evaluating(self.optimizers):
+            means = [
+                self._split_means(tuple(tensor[part] for tensor in self.splits.test))
+                for part in order[: size * count].split(size)
+            ]
         without_part: dict[str, list[float]] = {}
-        for left_out in range(len(parts)):
+        for left_out in range(count):
             kept = means[:left_out] + means[left_out + 1 :]
             summary = self.task.summary({name: sum(m[name] for m in kept) / len(kept) for name in kept[0]})
             for name, value in summary.items():
                 without_part.setdefault(name, []).append(value)
-        errors = {f"test_{name}": jackknife_error(values) for name, values in without_part.items()}
+        share = math.sqrt(size * count / examples)
+        errors = {f"test_{name}": share * jackknife_error(values) for name, values in without_part.items()}
         return {name: error for name, error in errors.items() if math.isfinite(error)}
 
     def weights(self) -> Mapping[str, Tensor]:

@@ -1,7 +1,7 @@
 """The noise of a test set: how much a result would change with other test examples.
 
-    jackknife_error([0.31, 0.29, 0.33])                    from the estimates that leave out one part of the examples each
-    noise_share(errors=[0.004, 0.005], deviations=[0.013, 0.015])      0.32: the noise, relative to that of the seeds
+    jackknife_error([0.31, 0.29, 0.33])       from estimates that leave out one part of the examples each
+    noise_share([0.004, 0.005], [0.013, 0.015])      0.32: standard errors, relative to the deviations of the seeds
 
 Verdicts are about seeds: all contenders have the same test set, and it is never resampled. If its own noise is not well
 below the spread of the seeds, a verdict says more about these examples than about the task.

@@ -46,6 +46,7 @@ class Decision(NamedTuple):
     low: float  # repeated confidence interval: it holds for all looks and all contenders together
     high: float
     margin: float
+    std: float = math.nan  # of the gains at this look
 
     @property
     def decided(self) -> bool:
@@ -111,7 +112,6 @@ def _decide_in_looks(gains: Floats, looks: Sequence[int], margin: float, level: 
 
 def _decide_at_look(gains: Floats, margin: float, level: float) -> Decision:
     """The decision from these seeds alone; "open" if they decide nothing."""
-    seeds = len(gains)
     low, high = _t_interval(gains, level)
     outcome: Outcome = "open"
     if low > margin and _flips_agree(gains - margin, level):
@@ -120,7 +120,8 @@ def _decide_at_look(gains: Floats, margin: float, level: float) -> Decision:
         outcome = "worse"
     elif -margin < low and high < margin:
         outcome = "equal"
-    return Decision(outcome, seeds, low, high, margin)
+    std = float(gains.std(ddof=1)) if np.isfinite(gains).all() else math.nan
+    return Decision(outcome, len(gains), low, high, margin, std)
 
 
 def _flips_agree(gains: Floats, level: float) -> bool:
