@@ -31,6 +31,7 @@ from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
+from aimopt.lab.results.claims import Holder
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
@@ -141,8 +142,10 @@ def forecast(study: Study, store: str | Path | Store = STORE, resources: Resourc
 class StoreStatus:
     """The runs of a store, and the missing runs of its studies."""
 
-    studies: list[tuple[Study, Counter[str]]]  # with the number of runs per status; `missing` is a status
+    # With the number of runs per status. Besides those of a `Run`, there are `interrupted` and `missing`.
+    studies: list[tuple[Study, Counter[str]]]
     failed: list[Run]
+    silent: list[tuple[Run, Holder]]  # counted as interrupted, but a process that claimed them may still exist
     set_aside: dict[str, str]  # folder -> reason
     unreadable: dict[str, str]  # file -> reason
 
@@ -152,14 +155,22 @@ def status(store: Store, *, trust: bool = False) -> StoreStatus:
     studies = store.studies(trust=trust)
     search_runs = {config.identity for study in studies for c in study.contenders for config in study.search(c)}
     runs = store.runs(in_full=search_runs)  # only the curves of search runs decide which final runs there are
+    begun = {identity: store.holder(run.config) for identity, run in runs.items() if run.status == "running"}
+    interrupted = {identity for identity, holder in begun.items() if holder is None or not holder.alive}
+
+    def state(identity: str) -> str:
+        if identity in interrupted:
+            return "interrupted"
+        return runs[identity].status if identity in runs else "missing"
+
     counts = []
     for study in studies:
-        identities = {cell.config.identity for cell in study.cells(runs)}
-        states = Counter(runs[identity].status if identity in runs else "missing" for identity in identities)
+        states = Counter(state(identity) for identity in {cell.config.identity for cell in study.cells(runs)})
         states["missing"] += study.count_unknown_runs(runs)
         counts.append((study, states))
     failed = [run for run in runs.values() if run.status == "failed"]
-    return StoreStatus(counts, failed, store.set_aside_reasons(), store.unreadable)
+    silent = [(runs[i], holder) for i, holder in begun.items() if holder and holder.may_exist]
+    return StoreStatus(counts, failed, silent, store.set_aside_reasons(), store.unreadable)
 
 
 def serve_report(

@@ -6,9 +6,10 @@ import pytest
 
 from aimopt.cli import main
 from aimopt.lab.execution.console import CleanConsole
-from aimopt.lab.execution.progress import running_runs, show_progress
+from aimopt.lab.execution.progress import progress_table, running_runs, show_progress
 from aimopt.lab.execution.runner import record_failure
 from aimopt.lab.execution.scheduler import ExecutionState
+from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 from short_studies import short_run
 
@@ -41,3 +42,15 @@ def test_a_reason_is_text_of_one_line_wherever_it_is_shown(store: Store, capsys:
         assert not set("\x07\u202e\udc80") & set(screen.getvalue())
     assert main(["status", str(store.root)]) == 1
     assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_progress_bar_has_its_own_line(store: Store, width: int) -> None:
+    screen, config = io.StringIO(), short_run()
+    ended = {config.identity: Run(config=config, status="finished")}
+    console = CleanConsole(file=screen, width=width, force_terminal=True, color_system=None)
+    console.print(progress_table(ExecutionState(capacity=1, total=2, ended_runs=ended), []))
+    summary, bar, head, *_ = (line.strip() for line in screen.getvalue().splitlines())
+    assert summary.startswith("1 of 2 runs")
+    assert set(bar) <= set("━╸╺")
+    assert "optimizer" in head
