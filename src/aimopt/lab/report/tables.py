@@ -6,18 +6,15 @@ results([analysis])                     None if there is no result yet
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.verdicts import Tone, verdict_style
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
-
-Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
-MARKS = {"better": "▲", "worse": "▼"}
-TONES: Mapping[str, Tone] = {"better": "good", "worse": "bad"}  # of a verdict; every other verdict is "unsure"
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class TableCell:
 
     text: str
     below: str = ""  # a second line
-    mark: str = ""  # verdict: ▲ or ▼
+    mark: str = ""  # verdict: ▲, ▼ or =
     emphasis: Literal["", "best", "second"] = ""
     tone: Tone = ""
     contender: str = ""  # set if the cell is the head of a contender's row or column
@@ -43,11 +40,6 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
 
 
-def verdict_tone(verdict: str) -> Tone:
-    """The tone in which a verdict is shown."""
-    return TONES.get(verdict, "unsure")
-
-
 def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
     """One row per task and one column per contender: mean and standard deviation."""
     shown = [analysis for analysis in analyses if analysis.ranked]
@@ -62,7 +54,8 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
             rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
     note = "Mean and ± standard deviation of the seeds; best mean bold, second underlined. "
-    note += f"▲ better and ▼ worse than {phrasing.listed(references)}; no mark: cannot tell."
+    equal = " = equal;" if any(cell.mark == "=" for row in rows for cell in row) else ""
+    note += f"▲ better and ▼ worse than {phrasing.listed(references)};{equal} no mark: cannot tell."
     return Table("results", "Results", note, ("Task", "Metric", *labels), tuple(rows))
 
 
@@ -74,18 +67,23 @@ def _result(analysis: StudyAnalysis, label: str) -> TableCell:
     standing = next((s for s in analysis.standings if s.label == label), None)
     if standing is None:
         return TableCell("", tone="muted")
-    planned, decimals = len(analysis.study.seeds), phrasing.decimals_of(analysis)
+    planned, decimals = planned_seeds(analysis, standing), phrasing.decimals_of(analysis)
     if standing.spread is None:
         return TableCell("…", below=f"0 of {planned}", tone="muted")
     text, below = _mean_and_std(standing.spread, decimals)
     if len(standing.spread.values) < planned:
         below = f"{below} ({len(standing.spread.values)} of {planned})"
-    mark = MARKS.get(phrasing.verdict(standing.difference), "")
+    mark = verdict_style(standing.difference.verdict).mark if standing.difference else ""
     places = sorted({s.rank for s in analysis.ranked if s.rank})
     second = len(places) > 1 and standing.rank == places[1]
     return TableCell(
         text, below=below, mark=mark, emphasis="best" if standing.rank == 1 else "second" if second else ""
     )
+
+
+def planned_seeds(analysis: StudyAnalysis, standing: Standing) -> int:
+    """The number of final runs that a contender has so far, ended or not; before its search ends, that of the study."""
+    return len(standing.finals) or len(analysis.study.seeds)
 
 
 def _mean_and_std(spread: Spread, decimals: int) -> tuple[str, str]:
@@ -129,9 +127,10 @@ def verdicts(analysis: StudyAnalysis) -> Table | None:
         assert d is not None
         seeds = len(d.differences)
         verdict = d.verdict
-        tone = verdict_tone(verdict)
-        if seeds < len(analysis.study.seeds):
-            verdict += f", so far ({seeds} of {len(analysis.study.seeds)})"
+        tone = verdict_style(verdict).tone
+        planned = planned_seeds(analysis, standing)
+        if seeds < planned:
+            verdict += f", so far ({seeds} of {planned})"
         rows.append((
             TableCell(standing.label, contender=standing.label),
             TableCell(phrasing.signed(d.mean, decimals)),
@@ -267,6 +266,7 @@ def seeds(analysis: StudyAnalysis) -> Table | None:
     if not any(s.finals for s in analysis.standings):
         return None
     decimals = phrasing.decimals_of(analysis)
+    known = dict.fromkeys(result.seed for s in analysis.standings for result in (*s.finals, *s.untuned))
     rows = []
     for s in analysis.standings:
         for kind, results_of_kind in (
@@ -275,9 +275,9 @@ def seeds(analysis: StudyAnalysis) -> Table | None:
         ):
             if results_of_kind:
                 by_seed = {result.seed: result for result in results_of_kind}
-                values = [_result_cell(by_seed.get(seed), decimals) for seed in analysis.study.seeds]
+                values = [_result_cell(by_seed.get(seed), decimals) for seed in known]
                 rows.append((TableCell(s.label, contender=s.label), TableCell(kind, tone="muted"), *values))
-    columns = ("Contender", "Rate", *(f"Seed {seed}" for seed in analysis.study.seeds))
+    columns = ("Contender", "Rate", *(f"Seed {seed}" for seed in known))
     return Table("seeds", "Every seed", f"Final {analysis.measure.label}.", columns, tuple(rows))
 
 

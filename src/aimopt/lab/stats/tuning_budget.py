@@ -3,13 +3,13 @@
     expected_best([0.9, 0.3, 0.6], "lower")         [0.6, 0.4, 0.3]
     expected_best([0.2, math.inf], "lower")         [inf, 0.2]: one of the two trials diverged
 
-k trials are drawn from the n without replacement, each set of k with the same probability. Let the scores be sorted, the
-worst first. The trial at place i is the best of k if the other k − 1 are among the i − 1 before it, so
+k trials are drawn from the n without replacement, each set of k with the same probability. Let the scores be sorted,
+the worst first. The trial at place i is the best of k if the other k − 1 are among the i − 1 before it, so
 
     expected best of k  =  Σᵢ scoreᵢ · C(i − 1, k − 1) / C(n, k)
 
-This needs no simulation, and with k = n it is the best score of the search. Drawing with replacement, as in Dodge et al.
-(2019, Show Your Work), would still be off the best score at k = n.
+This needs no simulation, and with k = n it is the best score of the search. Drawing with replacement, as in Dodge et
+al. (2019, Show Your Work), would still be off the best score at k = n.
 """
 
 import math
