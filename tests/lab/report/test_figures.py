@@ -84,10 +84,10 @@ def test_names_of_any_length_fit_into_every_figure() -> None:
     }
     study = comparison()
     contenders = tuple(dataclasses.replace(c, label=names[c.label]) for c in study.contenders)
-    longer = {"contenders": contenders, "reference": names["AdamW"], "subject": names["RADAR"], "stored_facts": None}
+    study = dataclasses.replace(study, contenders=contenders, reference=names["AdamW"], subject=names["RADAR"])
     costs = [dataclasses.replace(cost, label=names[cost.label]) for cost in OVERHEAD.costs]
     overhead = dataclasses.replace(OVERHEAD, reference=names["AdamW"], costs=costs)
-    renamed = analyse_study(dataclasses.replace(study, **longer), runs_of(comparison), overhead)
+    renamed = analyse_study(study, runs_of(comparison), overhead)
     task = dataclasses.replace(renamed, title="A task with a name of many words " * 5)
     report = build_report([renamed, task], "", "")
     pictures = dict(all_pictures(report))

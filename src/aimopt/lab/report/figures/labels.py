@@ -86,7 +86,7 @@ def name_rows(ax: Axes, labels: Sequence[str]) -> None:
 
 def label_lines(ax: Axes, ends: Sequence[LineEnd]) -> None:
     """Write names at the right of the axes, at the heights of their lines, and apart from each other."""
-    figure = ax.get_figure()
+    figure = ax.get_figure(root=True)
     assert figure is not None
     height = 72 * figure.get_figheight() * 0.72  # of the axes in points, about: the layout is not known yet
     names = clipped_names([end.label for end in ends], LINE_NAME_WIDTH)
@@ -115,5 +115,6 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 def label_sides(ax: Axes, left: str, right: str) -> None:
     """Write above the axes what its two sides mean."""
-    for x, side, text in ((0.0, "left", left), (1.0, "right", right)):
-        ax.text(x, 1.01, text, transform=ax.transAxes, va="bottom", fontsize=8, color=MUTED).set_ha(side)
+    common: dict[str, Any] = dict(transform=ax.transAxes, va="bottom", fontsize=8, color=MUTED)
+    ax.text(0, 1.01, left, ha="left", **common)
+    ax.text(1, 1.01, right, ha="right", **common)

@@ -102,10 +102,10 @@ def _draw_curve(ax: Axes, band: Sequence[Point], style: Style, series: int, alwa
 
 
 def _curve_caption(analysis: StudyAnalysis, shown: Sequence[str], count: int) -> str:
-    with_band = [k for k in (analysis.study.headline_contender, analysis.study.reference) if k in shown]
+    with_band = [label for label in (analysis.study.headline_contender, analysis.study.reference) if label in shown]
     text = "Means of the seeds."
     if with_band:
-        names = phrasing.listed(dict.fromkeys(with_band))
+        names = phrasing.listed(dict.fromkeys(map(str, with_band)))
         text += f" The band of {names} is from the lowest to the highest seed."
     if len(shown) < count:
         text += f" The {len(shown)} best of {count} contenders."
