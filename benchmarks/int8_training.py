@@ -10,9 +10,9 @@ import argparse
 import statistics
 
 import torch
-from int8_codes import gpt, vit
 
 import aimopt
+from int8_codes import gpt, vit
 
 STATE_DTYPES = ("float32", "bfloat16", "int8")
 TASKS = {"GPT": gpt, "ViT": vit}

@@ -22,7 +22,9 @@ TASK = Pendulum.at_scale("mini", {"log_std": (-20.0, 2.0), "lr": 1e-3, "evaluati
 
 
 def ours(seed: int) -> list[float]:
-    training = TASK.start(Context(seed=seed, make_optimizer=lambda named: torch.optim.Adam(named, lr=TASK.lr)))
+    training = TASK.start(
+        Context(seed=seed, make_optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=TASK.lr))
+    )
     returns = []
     for index in range(STEPS):
         training.step(index)

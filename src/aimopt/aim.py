@@ -28,10 +28,11 @@ from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.calling import explained, naming
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Initial, Iterate
-from aimopt.parts.composition import AXES, CYCLED, Parts
+from aimopt.parts.composition import CYCLED, Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
 from aimopt.parts.iterates import Last
+from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
@@ -53,7 +54,7 @@ class AIM(Optimizer):
     Args:
         params: parameters, named parameters, or groups. A group may override every hyperparameter and every part.
         lr: η, a number or a one-element tensor.
-        filter: the momentum filter.
+        filter: the momentum filter; like every part also as a text, such as "EMA(0.9)", for config files.
         geometry: the residual geometry.
         correction: the θ-step correction.
         weight_decay: the decay coefficient, of a `decay` that has none of its own.
@@ -75,9 +76,9 @@ class AIM(Optimizer):
         params: ParamsT,
         lr: float | Tensor,
         *,
-        filter: Filter,
-        geometry: Geometry,
-        correction: Correction = DIRECT,
+        filter: Filter | str,
+        geometry: Geometry | str,
+        correction: Correction | str = DIRECT,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool | str = True,
         decay: Decay | str | None = None,
@@ -86,10 +87,13 @@ class AIM(Optimizer):
     ):
         options = with_defaults(execution)
         checks.check_tensor_lr(lr)
-        chosen = chosen_decay(_open_part(decay, "decay"), weight_decay, decoupled_weight_decay)
-        parts = Parts(filter, geometry, correction, chosen, _open_part(iterate, "iterate") or Last())
-        for axis, part in parts._asdict().items():
-            checks.check_part(part, axis)
+        parts = Parts(
+            _given_part(filter, "filter"),
+            _given_part(geometry, "geometry"),
+            _given_part(correction, "correction"),
+            chosen_decay(None if decay is None else _given_part(decay, "decay"), weight_decay, decoupled_weight_decay),
+            _given_part(Last() if iterate is None else iterate, "iterate"),
+        )
         defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
@@ -163,6 +167,11 @@ class AIM(Optimizer):
         if not self._warned_about_ell and (warning := checks.warning_about_ell(group, parts)):
             self._warned_about_ell = True
             warnings.warn(warning, stacklevel=2)
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether `step` must be given a closure, because a correction evaluates it again."""
+        return _any_evaluates_again(map(Parts.from_group, self.param_groups))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one step. `closure`, if given, evaluates the model and returns the loss, which is returned here."""
@@ -504,11 +513,9 @@ UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another 
 _STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
 
 
-def _open_part(part: Any, axis: str) -> Any:
-    """A decay or iterate that was given as a keyword: a part, the name of one, or None."""
-    if isinstance(part, str):
-        return AXES[axis].lookup(part)()
-    return part if part is None else checks.check_part(part, axis)
+def _given_part(part: Any, axis: str) -> Any:
+    """A part that was given as a keyword, or as a text."""
+    return checks.check_part(part_from_text(part, axis) if isinstance(part, str) else part, axis)
 
 
 def _takes_matrices(group: dict[str, Any]) -> bool:

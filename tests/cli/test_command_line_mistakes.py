@@ -137,7 +137,19 @@ OPTIMIZERS = {
     "mine.py:factory": "mine.py:factory is not an optimizer",
     "mine.py:Raises": "mine.py:Raises cannot be made: RuntimeError: out of luck",
     "mine.py:NeedsMore": "mine.py:NeedsMore cannot be made: TypeError",
-    "torch.optim:LBFGS": "torch.optim:LBFGS needs a closure for every step",
+    "'Muon(rest=\"SOAP\")'": "Muon: rest='SOAP' takes only matrices, too; choose one such as AdamW",
+    "'Muon(rest=\"torch.optim:SGD\")'": "Muon: rest must name an optimizer of this package, such as 'AdamW', got",
+    "'Muon(rest=0.1)'": "Muon: rest must name an optimizer of this package, such as 'AdamW', got 0.1",
+    "'Muon(rest=\"RADAR(gama=1)\")'": "RADAR has no option 'gama'; did you mean 'gamma'?",
+    "'Muon(rest_options=1)'": "Muon: rest_options must map names to values",
+    "'Muon(gamma=1)'": "Muon has no option 'gamma'",
+    "'AdamW(rest=\"RADAR\")'": "AdamW has no option 'rest'",
+    "AIM": "AIM needs a filter; write AIM(filter='EMA(0.9)', geometry='Adaptive(0.999)')",
+    '\'AIM(filter="EMA(2)", geometry="Sign")\'': "EMA: beta must be a number in [0, 1), got 2",
+    '\'AIM(filter="EMA(x=2)", geometry="Sign")\'': "EMA got an unexpected keyword argument 'x'",
+    '\'AIM(filter="EMA(__import__)", geometry="Sign")\'': "no filter is called '__import__'",
+    '\'AIM(filter="[EMA]", geometry="Sign")\'': "cannot read the filter '[EMA]'",
+    "'AIM(filter=0.9, geometry=\"Sign\")'": "AIM: filter must be the text of a part, such as 'EMA(0.9)', got 0.9",
     "leaves.py:Optimizer": "leaves.py cannot be loaded: SystemExit: 0",
 }
 
@@ -329,7 +341,10 @@ def test_a_file_that_holds_something_else(command: str, name: str, capsys: pytes
     assert message in error_message(f"{command} {name}", capsys)
 
 
-def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     sparse = "torch.optim:SparseAdam"
     message = error_message(
         f"compare digits --scale demo --optimizers {sparse} AdamW --reference {sparse} --dry-run", capsys
@@ -338,7 +353,10 @@ def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(capsys: 
     assert "SparseAdam does not support dense gradients" in message
 
 
-def test_data_that_cannot_be_made_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_cannot_be_made_are_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     assert main(["prepare", "mine.py:Line", "digits"]) == 1
     output = capsys.readouterr()
     assert "mine.py:Line: the data cannot be read: KeyError: 'no data'" in output.err

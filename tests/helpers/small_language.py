@@ -69,5 +69,5 @@ def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place:
     """A run of an optimizer with the task's options."""
     options = optimizers.resolved(optimizer, {"weight_decay": 0.0}, {})
     return Context(
-        seed=0, make_optimizer=lambda named: optimizers.make(optimizer, named, lr=lr, options=options), **place
+        seed=0, make_optimizer=lambda model: optimizers.make(optimizer, model, lr=lr, options=options), **place
     )

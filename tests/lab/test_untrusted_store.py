@@ -11,6 +11,7 @@ from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results import json_files
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.tuning import Point
 from engine_runs import OWN
 from written_stores import written_run
 
@@ -89,7 +90,7 @@ def test_the_stored_facts_are_those_of_the_code(store: Store) -> None:
     assert read.cells({}) == study.cells({})
     contender = study.contenders[1]
     config = RunConfig.create("digits", "demo", optimizer="Adan", options={"weight_decay": 0.1}, seed=3)
-    assert study._run(contender, study.usual_rate(contender), 3) == config
+    assert study.run_config(contender, Point(study.usual_rate(contender)), 3) == config
     assert store.study_file(read) == store.study_file(study)
 
 

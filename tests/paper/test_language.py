@@ -109,7 +109,7 @@ def test_models_of_the_paper(task: Language, count: int) -> None:
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_small_models_have_a_hundredth_of_the_size(name: str) -> None:
     with torch.device("meta"):
-        model: torch.nn.Module = find(name).at_scale("mini").model()  # type: ignore[attr-defined]
+        model: torch.nn.Module = find(name).at_scale("mini-1").model()  # type: ignore[attr-defined]
     assert 1e6 < sum(parameter.numel() for parameter in model.parameters()) < 2e6
 
 

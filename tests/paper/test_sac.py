@@ -39,7 +39,7 @@ TASKS = [Pendulum, HalfCheetah, Walker2d]
 def begin(task: SoftActorCritic, seed: int = 0, optimizer: str = "RADAR", lr: float | None = None) -> Any:
     options = optimizers.resolved(optimizer, PROTOCOLS["pendulum-sac"]["mini"].options(optimizer), {})
     rate = task.lr if lr is None else lr
-    build = lambda named: optimizers.make(optimizer, named, lr=rate, options=options)  # noqa: E731
+    build = lambda model: optimizers.make(optimizer, model, lr=rate, options=options)  # noqa: E731
     return SoftActorCriticTraining(task, Context(seed=seed, make_optimizer=build))
 
 
@@ -199,7 +199,7 @@ def test_the_networks_are_the_papers() -> None:
     task = find("halfcheetah-sac").at_scale("paper")
     assert isinstance(task, HalfCheetah)
     with torch.device("meta"):
-        counts = [sum(p.numel() for _, p in part) for part in Agent(task, 17, 6).parameters_by_optimizer()]
+        counts = [sum(p.numel() for p in model.parameters()) for model in Agent(task, 17, 6).models()]
     assert counts == [72_193, 72_193, 73_484, 1]
 
 
@@ -215,6 +215,17 @@ def test_each_part_has_one_optimizer() -> None:
     assert sorted(name for part in names for name in part) == sorted(training.weights())
 
 
+def test_hidden_matrices_are_stepped_by_a_hybrid() -> None:
+    training = begin(Pendulum.at_scale("mini", SMALL), optimizer="Muon")
+    run(training, range(2))
+    by_geometry: dict[str, list[str]] = {}
+    for group in (group for optimizer in training.optimizers for group in optimizer.param_groups):
+        by_geometry.setdefault(group["geometry"], []).extend(group["param_names"])
+    prefixes = ("q1", "q2", "policy.network")
+    assert by_geometry["Spectral"] == [f"{prefix}.{layer}.weight" for prefix in prefixes for layer in (0, 2)]
+    assert sorted(name for names in by_geometry.values() for name in names) == sorted(training.weights())
+
+
 def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(ImportError, match=r"pip install 'aimopt\[rl\]'"):
@@ -225,4 +236,6 @@ def test_several_processes_are_refused() -> None:
     with pytest.raises(ValueError, match="continuous"):
         Episodes("CartPole-v1")
     with pytest.raises(ValueError, match="one process"):
-        Pendulum.at_scale("mini").start(Context(seed=0, make_optimizer=lambda named: aimopt.RADAR(named), processes=2))
+        Pendulum.at_scale("mini").start(
+            Context(seed=0, make_optimizer=lambda model: aimopt.create("RADAR", model), processes=2)
+        )

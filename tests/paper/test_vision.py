@@ -47,7 +47,7 @@ def small(name: str, **settings: Any) -> Cifar:
 
 
 def start(task: Cifar) -> Training:
-    build = lambda params: aimopt.create("RADAR", params, lr=5e-3, weight_decay=5e-5)  # noqa: E731
+    build = lambda model: aimopt.create("RADAR", model, lr=5e-3, weight_decay=5e-5)  # noqa: E731
     return task.start(Context(seed=0, make_optimizer=build))
 
 

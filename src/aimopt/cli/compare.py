@@ -12,7 +12,7 @@ from aimopt.cli.lab_arguments import (
     study_fields,
     task_names,
 )
-from aimopt.lab.defaults import SCALE
+from aimopt.lab.defaults import SCALE, TUNED
 
 
 def add_to(subparsers: Subparsers) -> None:
@@ -32,6 +32,13 @@ def add_to(subparsers: Subparsers) -> None:
         help=TASKS_HELP,
     )
     add_optimizers(parser, "the optimizer that the others are compared with")
+    parser.add_argument(
+        "--tune",
+        nargs="+",
+        choices=TUNED,
+        metavar="NAME",
+        help=f"what is searched besides the learning rate: {' or '.join(TUNED)} (default: nothing)",
+    )
     parser.add_argument("--no-untuned", action="store_true", help="skip the runs at the usual learning rates")
     add_study_arguments(parser)
 
@@ -50,8 +57,9 @@ def _compare(arguments: argparse.Namespace) -> int:
             task,
             scale,
             optimizers=arguments.optimizers or (),
-            protocol=protocol_of(task, scale),
+            protocol=protocol_of(task, scale, arguments.protocol),
             options=arguments.option,
+            tune=arguments.tune or (),
             **fields,
         )
         for task in task_names(arguments.tasks)

@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument("task", help="task by name or import path, or a file with a study (study.toml)")
     parser.add_argument(
-        "--preset", help="name of a ready-made study: ablation, heatmap, delta, zeta, or an installed one"
+        "--preset", help="name of a ready-made study: ablation, heatmap, delta, zeta, table1, or an installed one"
     )
     add_assignments(parser, "--over", "option and its values; may be repeated", metavar="NAME=V,V")
     parser.add_argument(
@@ -62,6 +62,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} exclude each other; give only one")
     scale = arguments.scale or SCALE
+    protocol = protocol_of(arguments.task, scale, arguments.protocol)
     fields = {"options": arguments.option, **study_fields(arguments)}
     if arguments.optimizer is not None:
         fields["optimizer"] = arguments.optimizer
@@ -71,7 +72,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
     if not axes:
         known = ", ".join(presets.available())
         raise ValueError(f"give the options to sweep: --over gamma=0,0.1 or --preset NAME (known are {known})")
-    return sensitivity(arguments.task, scale, axes, protocol=protocol_of(arguments.task, scale), **fields)
+    return sensitivity(arguments.task, scale, axes, protocol=protocol, **fields)
 
 
 def _study_in_file(content: dict[str, Any], arguments: argparse.Namespace) -> "Study":

@@ -19,7 +19,7 @@ from aimopt.lab import report
 from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
-from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
+from aimopt.lab.execution.cost_forecast import TIMING_SECONDS, CostForecast, forecast_cost
 from aimopt.lab.execution.cost_measurement import measure_costs
 from aimopt.lab.execution.engines import open_engine
 from aimopt.lab.execution.log_lines import log_on_stderr
@@ -132,10 +132,14 @@ def analyse_all(studies: Sequence[Study], store: str | Path | Store = STORE) -> 
     return [Findings(analyse_study(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
 
 
-def forecast(study: Study, store: str | Path | Store = STORE, resources: Resources = DEFAULT_RESOURCES) -> CostForecast:
-    """The time, memory and disk space that a study needs, from a few timed steps."""
-    tasks.prepare(study.task, study.make_task())
-    return forecast_cost(study, _store(store).runs(), resources)
+def forecast(
+    study: Study,
+    store: str | Path | Store = STORE,
+    resources: Resources = DEFAULT_RESOURCES,
+    seconds: float = TIMING_SECONDS,
+) -> CostForecast:
+    """The time, memory and disk space that a study needs, after `seconds` of timing at most. Downloads nothing."""
+    return forecast_cost(study, _store(store).runs(), resources, seconds)
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,10 @@ class StoreStatus:
 def status(store: Store, *, trust: bool = False) -> StoreStatus:
     """The status of every study in a store; `trust` loads the code that studies of older versions name."""
     studies = store.studies(trust=trust)
-    search_runs = {config.identity for study in studies for c in study.contenders for config in study.search(c)}
-    runs = store.runs(in_full=search_runs)  # only the curves of search runs decide which final runs there are
+    adaptive = any(study.search or study.looks for study in studies)
+    search_runs = {cell.config.identity for study in studies for cell in study.cells({}) if cell.role == "search"}
+    # In the paper's protocol only the curves of search runs decide which runs there are; in ours, all of them do.
+    runs = store.runs() if adaptive else store.runs(in_full=search_runs)
     begun = {identity: store.holder(run.config) for identity, run in runs.items() if run.status == "running"}
     interrupted = {identity for identity, holder in begun.items() if holder is None or not holder.alive}
 

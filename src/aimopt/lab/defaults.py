@@ -5,4 +5,5 @@ This module and `execution/resources.py` import nothing that takes time: the com
 
 SCALE = "mini"  # the scale of a task
 STORE = "results"  # the folder of the runs
+TUNED = ("beta1", "weight_decay")  # what can be searched besides the learning rate
 ROUNDS = 15  # timed steps per contender when costs are measured

@@ -25,6 +25,7 @@
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
 `create("hybrid", model, lr=1e-3)` is Muon on hidden matrices and RADAR on the rest (`hybrid.py`).
+`create("AIM", model, lr=1e-3, filter="EMA(0.9)", geometry="Sign()")` is a composition of parts that texts name.
 """
 
 from typing import Any
@@ -81,16 +82,20 @@ NAMED: tuple[type[AIM], ...] = (
 
 
 def available() -> list[str]:
-    """The names that `create` accepts, besides "hybrid", which is two of them."""
+    """The names that `create` accepts, besides "hybrid", which is two of them, and "AIM", which needs its parts."""
     return [optimizer.__name__ for optimizer in NAMED]
 
 
 def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparameters: Any) -> AIM:
     """Build an optimizer by its name, in upper or lower case: `create("radar", model, lr=1e-3)`.
 
-    A model means its trainable parameters, with their names. "hybrid" needs a model; `hybrid` says what it takes.
+    A model means its trainable parameters, with their names. "hybrid" needs a model; `hybrid` says what it takes. Its
+    `matrices` and `rest` may be names.
     """
     if _key(name) == "hybrid":
+        for side in ("matrices", "rest"):
+            if isinstance(named := hyperparameters.get(side), str):
+                hyperparameters[side] = class_of(named)
         return hybrid(model_or_params, **hyperparameters)  # type: ignore[arg-type]
     params = model_or_params
     if isinstance(params, torch.nn.Module):
@@ -101,7 +106,7 @@ def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparamet
 
 def class_of(name: str) -> type[AIM]:
     """The optimizer with this name, in upper or lower case."""
-    by_key = {_key(optimizer.__name__): optimizer for optimizer in NAMED}
+    by_key = {_key(optimizer.__name__): optimizer for optimizer in (*NAMED, AIM)}
     if _key(name) not in by_key:
         raise ValueError(f"no optimizer is called {name!r}; {suggestion(name, available())}")
     return by_key[_key(name)]

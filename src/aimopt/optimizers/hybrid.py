@@ -2,13 +2,16 @@
 
 create("hybrid", model, lr=1e-3)                                       the whole model
 create("hybrid", model, lr=1e-3, weight_decay=0.01, layer_decay=0.75)  smaller learning rates near the input
+create("hybrid", model, lr=1e-3, matrices="SOAP", rest="AdamW")        other optimizers
 print(groups.explain(optimizer))                                       what each parameter got
 
 Muon's step is scaled to the size of Adam's, 0.2·√max(rows, columns) (Liu et al. 2025, arXiv 2502.16982), so that a
 learning rate that suits AdamW suits both sides.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -16,18 +19,26 @@ import torch
 from aimopt import groups
 from aimopt.aim import AIM
 from aimopt.groups.rules import Rule
+from aimopt.optimizers.adaptive import AdamW
 from aimopt.optimizers.relativistic import RADAR
 from aimopt.optimizers.signatures import LR
 from aimopt.optimizers.spectral import Muon
 from aimopt.step.options import Keywords
+
+MATCHED = {"adjust_lr_fn": "match_rms_adamw"}
+RECOMMENDED_MATRICES, RECOMMENDED_REST = Muon, RADAR
+USUAL_REST = AdamW  # of a hybrid that is named after the optimizer of its matrices, as papers about those have it
 
 
 def hybrid(
     model: torch.nn.Module,
     lr: LR = 1e-3,
     *,
+    matrices: type[AIM] = RECOMMENDED_MATRICES,
+    rest: type[AIM] = RECOMMENDED_REST,
     weight_decay: float = 0.1,
     matrix_weight_decay: float | None = None,
+    decay_all: bool = False,
     layer_decay: float | None = None,
     head: str | None = None,
     rules: Sequence[Rule] = (),
@@ -39,18 +50,22 @@ def hybrid(
     """Muon on the hidden matrices of `model` and RADAR on the rest: one optimizer, one learning rate, one state_dict.
 
     One side may be empty: a single linear layer or LoRA factors get RADAR alone.
+    Of both sides any other optimizer of this package can be chosen; `create` takes their names.
 
     Args:
         model: the model, not its parameters: the types of its layers decide.
         lr: η of both sides, as for AdamW.
+        matrices: the optimizer of the matrices. If it has an `adjust_lr_fn`, that is "match_rms_adamw" by default.
+        rest: the optimizer of the rest.
         weight_decay: of both sides. Embeddings, norms and biases are not decayed.
         matrix_weight_decay: of the matrices, if it differs.
+        decay_all: whether embeddings, norms and biases are decayed too, as by an optimizer of all parameters.
         layer_decay: the factor on the learning rate per block away from the output; see `groups.layerwise`.
         head: see `groups.split`.
         rules: own rules for parameters; see `groups.split`.
         split_fused: whether queries, keys and values in one tensor are orthogonalized separately.
-        matrix_options: further arguments of Muon, such as {"momentum": 0.9}.
-        rest_options: further arguments of RADAR, such as {"gamma": 0.05}.
+        matrix_options: further arguments of the optimizer of the matrices, such as {"momentum": 0.9}.
+        rest_options: further arguments of the optimizer of the rest, such as {"gamma": 0.05}.
         keywords: of both, such as `foreach` or `iterate`.
     """
     if not isinstance(model, torch.nn.Module):
@@ -59,13 +74,22 @@ def hybrid(
             f"{type(model).__name__}. Parameters alone can be given to groups.combine(Muon(…), RADAR(…))"
         )
     split = groups.split(model, head=head, rules=rules, split_fused=split_fused)
+    if decay_all:
+        split = replace(split, decisions=[replace(decision, decay=True) for decision in split.decisions])
     matrix_decay = weight_decay if matrix_weight_decay is None else matrix_weight_decay
-    matrix_arguments = {"adjust_lr_fn": "match_rms_adamw", **(matrix_options or {}), **keywords}
-    # RADAR first: its settings are the defaults of groups that are added later, and it takes any shape.
+    make_matrices: Any = matrices  # the named optimizers have different constructors
+    make_rest: Any = rest
+    matrix_arguments = {**matched_rms(matrices), **(matrix_options or {}), **keywords}
+    # The rest first: its settings are the defaults of groups that are added later, and it takes any shape.
     optimizer = groups.combine(
-        RADAR(split.rest(weight_decay=weight_decay), lr, **{**(rest_options or {}), **keywords}),
-        Muon(split.matrices, lr, matrix_decay, **matrix_arguments),
+        make_rest(split.rest(weight_decay=weight_decay), lr, **{**(rest_options or {}), **keywords}),
+        make_matrices(split.matrices, lr, weight_decay=matrix_decay, **matrix_arguments),
     )
     if layer_decay is not None:
         groups.layerwise(optimizer, model, layer_decay)
     return optimizer
+
+
+def matched_rms(matrices: type[AIM]) -> dict[str, str]:
+    """The option that scales steps of matrices to the size of Adam's. SOAP has none: its steps have that size."""
+    return {name: value for name, value in MATCHED.items() if name in inspect.signature(matrices).parameters}

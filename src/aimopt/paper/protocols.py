@@ -4,6 +4,10 @@ Weight decay: 5e-5 on images, as in the paper. For language the paper gives no v
 0.0003 of each other in fine-tuning, which is unlikely if a decay is added to Adam's gradients. So the weight decay is 0
 here, the default of Hugging Face's `Trainer`; the paper uses the terms of that class. Adam and AdamW are then the same
 rule. In SAC it is 0 too: weight decay would pull the temperature to 1.
+
+That holds at the scales `paper` and `mini-1`. At scale `mini` the comparison is meant to be fair rather than faithful:
+decay is decoupled for every optimizer that can decouple it, and it is the same per step, η·λ, at the usual rates; so
+Adam and AdamW are one rule there, and a search over the decay has the same middle for all.
 """
 
 from collections.abc import Mapping
@@ -16,6 +20,9 @@ from aimopt.paper.published import PUBLISHED
 from aimopt.paper.tasks.vision import EPOCH
 
 OPTIMIZERS = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Lion")
+# Every name of the option that decouples weight decay.
+DECOUPLED = {"decoupled_weight_decay": True, "decouple_weight_decay": True, "weight_decouple": True}
+ADAM_BETAS = (0.9, 0.999)
 # γ of RADAR in some settings; in the paper's other settings γ is 0.1, the default.
 SMALL_GAMMA = 0.01
 
@@ -39,35 +46,56 @@ def fineweb_options(optimizer: str) -> Mapping[str, Any]:
     return options
 
 
+def _fair(weight_decay: float, *, gamma: float | None = None, beta2: float | None = None) -> Protocol:
+    """The protocol of a miniature: decoupled decay, equal per step at the usual rates; searches take whole schedules.
+
+    `beta2` is the second moment of the optimizers that are Adam's relatives. Lion's second beta smooths its momentum,
+    and Adan's third must not forget faster than its first (0.98): both keep what their authors advise.
+    """
+
+    def options(optimizer: str) -> Mapping[str, Any]:
+        decay = weight_decay / PROTOCOL.lr_factors.get(optimizer, 1.0)
+        chosen: dict[str, Any] = {"weight_decay": float(f"{decay:.6g}"), **DECOUPLED}
+        if gamma is not None and optimizer == "RADAR":  # another optimizer's γ is another number
+            chosen["gamma"] = gamma
+        betas = resolved(optimizer, {}, {}).get("betas") if beta2 is not None else None
+        if betas is not None and tuple(betas) == ADAM_BETAS:
+            chosen["betas"] = (betas[0], beta2)
+        return chosen
+
+    return replace(PROTOCOL, options=options)
+
+
 _IMAGES = replace(PROTOCOL, options=same_options(weight_decay=5e-5))
 _LANGUAGE = replace(PROTOCOL, options=same_options(weight_decay=0.0))
 _FINEWEB = replace(PROTOCOL, options=fineweb_options)
 # The paper does not search the learning rate in SAC.
 _SAC = replace(PROTOCOL, options=same_options(weight_decay=0.0, gamma=SMALL_GAMMA), grid=(1.0,))
+_TEN_SEEDS = replace(_SAC, seeds=tuple(range(10)))
+_FAIR_SAC = replace(_SAC, grid=PROTOCOL.grid)  # in miniature it is searched
 
 
-def _search_steps(protocol: Protocol, task: str, **by_scale: int) -> dict[str, Protocol]:
-    """One protocol per scale, with this length of its search runs."""
+def _scales(task: str, mini: Protocol, protocol: Protocol, **search_steps: int) -> dict[str, Protocol]:
+    """One protocol per scale: `mini`, and the paper's with these lengths of its search runs."""
     results = PUBLISHED.get(task)
     published = PublishedTable(source="the paper", scale="paper", results=results) if results else None
-    return {scale: replace(protocol, search_steps=n, published=published) for scale, n in by_scale.items()}
+    of_paper = {scale: replace(protocol, search_steps=n) for scale, n in search_steps.items()}
+    return {scale: replace(p, published=published) for scale, p in ({"mini": mini.sequential()} | of_paper).items()}
 
 
 # The paper does not give the search length on FineWeb-Edu; 300 steps are the minimum for three evaluations.
 PROTOCOLS: Mapping[str, Mapping[str, Protocol]] = {
-    "digits": _search_steps(_IMAGES, "digits", demo=140, mini=1400),
-    "cifar10-vit": _search_steps(_IMAGES, "cifar10-vit", paper=10 * EPOCH, mini=450),
-    "cifar100-resnet50": _search_steps(_IMAGES, "cifar100-resnet50", paper=10 * EPOCH, mini=250),
-    "wikitext103-gpt2": _search_steps(_LANGUAGE, "wikitext103-gpt2", paper=1000, mini=150),
-    "fineweb-qwen": _search_steps(_FINEWEB, "fineweb-qwen", paper=300, mini=175),
-    "wikitext2-finetune": _search_steps(_LANGUAGE, "wikitext2-finetune", paper=72, mini=30),
-    "halfcheetah-sac": {
-        **_search_steps(_SAC, "halfcheetah-sac", mini=4000),
-        **_search_steps(replace(_SAC, seeds=tuple(range(10))), "halfcheetah-sac", paper=100_000),
-    },
-    "walker2d-sac": {
-        **_search_steps(_SAC, "walker2d-sac", mini=4000),
-        **_search_steps(replace(_SAC, seeds=tuple(range(10))), "walker2d-sac", paper=100_000),
-    },
-    "pendulum-sac": _search_steps(_SAC, "pendulum-sac", mini=2500),
+    "digits": _scales("digits", replace(_IMAGES, search_steps=1400), _IMAGES, demo=140),
+    "cifar10-vit": _scales("cifar10-vit", _fair(0.05), _IMAGES, paper=10 * EPOCH, **{"mini-1": 450}),
+    "cifar100-resnet50": _scales("cifar100-resnet50", _fair(0.05), _IMAGES, paper=10 * EPOCH, **{"mini-1": 250}),
+    "wikitext103-gpt2": _scales("wikitext103-gpt2", _fair(0.1), _LANGUAGE, paper=1000, **{"mini-1": 150}),
+    "fineweb-qwen": _scales(
+        "fineweb-qwen", _fair(0.1, gamma=SMALL_GAMMA, beta2=0.95), _FINEWEB, paper=300, **{"mini-1": 175}
+    ),
+    "wikitext2-finetune": _scales("wikitext2-finetune", _fair(0.01), _LANGUAGE, paper=72, **{"mini-1": 30}),
+    "halfcheetah-sac": _scales("halfcheetah-sac", _FAIR_SAC, _TEN_SEEDS, paper=100_000)
+    | _scales("halfcheetah-sac", _FAIR_SAC, _SAC, **{"mini-1": 4000}),
+    "walker2d-sac": _scales("walker2d-sac", _FAIR_SAC, _TEN_SEEDS, paper=100_000)
+    | _scales("walker2d-sac", _FAIR_SAC, _SAC, **{"mini-1": 4000}),
+    "pendulum-sac": _scales("pendulum-sac", _FAIR_SAC, _SAC, **{"mini-1": 2500}),
 }

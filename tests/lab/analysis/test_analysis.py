@@ -135,10 +135,37 @@ def test_the_target_is_where_the_mean_of_the_reference_ends() -> None:
     assert means[-1] < found.target.value  # so it is reached between two evaluations
     first = next(i for i, mean in enumerate(means) if mean <= found.target.value)
     steps = np.interp(found.target.value, [means[first], means[first - 1]], [5 * first + 5, 5 * first])
-    assert radar == pytest.approx((steps, steps / 40, steps * 0.011, steps / 40 * 1.1))
-    assert lion == (None, None, None, None)
-    assert found.reference.to_target == (40, 1, 40 * 0.01, 1)
+    assert radar is not None
+    assert radar[:4] == pytest.approx((steps, steps / 40, steps * 0.011, steps / 40 * 1.1))
+    assert lion == (None, None, None, None, None, None)
+    assert found.reference.to_target == (40, 1, 40 * 0.01, 1, (1, 1, 1), (1, 1, 1))
     assert found.overhead is OVERHEAD
+
+
+def test_times_to_the_target_come_from_one_ratio_of_step_times() -> None:
+    """The seconds of a contender are not read: they were measured at another time than those of the reference."""
+    slow = [dataclasses.replace(c, step_seconds=7.0) if c.label == "RADAR" else c for c in OVERHEAD.costs]
+    found = analyse_study(comparison(), runs_of(comparison), dataclasses.replace(OVERHEAD, costs=slow))
+    radar, reference = found.standing("RADAR").to_target, found.reference.to_target
+    assert radar is not None
+    assert reference is not None
+    assert radar == findings()[0].standing("RADAR").to_target
+    assert radar.seconds is not None
+    assert reference.seconds is not None
+    assert radar.seconds / reference.seconds == pytest.approx(radar.seconds_ratio)
+
+
+def test_the_intervals_of_ratios_combine_seeds_and_step_times() -> None:
+    radar = findings()[0].standing("RADAR").to_target
+    assert radar is not None
+    assert radar.ratio_interval is not None
+    assert radar.seconds_interval is not None
+    assert radar.ratio_interval.low < radar.ratio_interval.value < radar.ratio_interval.high
+    widths = [math.log(known.high / known.low) for known in (radar.ratio_interval, radar.seconds_interval)]
+    assert widths[0] < widths[1]
+    assert analyse_study(comparison(), runs_of(comparison)).standing("RADAR").to_target == (
+        *radar[:2], None, None, radar.ratio_interval, None,
+    )  # fmt: skip
 
 
 def test_returns_are_interquartile_means_and_probabilities() -> None:
@@ -187,6 +214,50 @@ def test_tasks_are_combined_by_the_ranks_of_contenders_with_results_on_all() -> 
     assert over.left_out == ("Lion", *(s.label for s in second.standings[2:]))
     assert over.profile["RADAR"][0] == np.mean([a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)])
     assert across_tasks([first]) is None
+    assert over.rank_intervals["RADAR"].low <= 1.0 <= over.rank_intervals["RADAR"].high
+    assert over.profile["RADAR"] == tuple(over.profile_bands["RADAR"].shares)
+
+
+def test_the_pooled_test_has_all_pairs_of_task_and_seed_that_two_contenders_share() -> None:
+    first, second, _ = findings()
+    over = across_tasks([first, second])
+    assert over is not None
+    assert set(over.pooled) == {"AdamW", "RADAR"}  # the reference, and the subject
+    wins = [a < b for a, b in _pairs(first)] + [a > b for a, b in _pairs(second)]
+    both = over.pooled["AdamW"]["RADAR"]
+    assert (both.ahead, both.pairs, both.tasks) == (sum(wins), len(wins), over.tasks)
+    assert over.pooled["RADAR"]["AdamW"].p == both.p
+    lion = over.pooled["AdamW"]["Lion"]
+    assert (lion.tasks, lion.left_out) == (over.tasks[:1], over.tasks[1:])
+    assert lion.pairs == len(last("Lion", first))
+
+
+def test_only_seeds_that_do_not_depend_on_results_are_pooled() -> None:
+    first, second, _ = findings()
+    looks = dataclasses.replace(first, study=dataclasses.replace(first.study, looks=(2, 5), margin=0.01))
+    over = across_tasks([looks, second])
+    assert over is not None
+    assert over.pooled["AdamW"]["RADAR"].pairs == 2 + len(_pairs(second))
+
+
+def test_a_task_with_few_of_the_contenders_is_left_out_of_the_ranks() -> None:
+    first, second, _ = findings()
+    same = [dataclasses.replace(first, title=title) for title in ("Again", "Still")]
+    over = across_tasks([first, second, *same])
+    assert over is not None
+    assert over.tasks == tuple(f"{a.title}, {a.study.scale}" for a in (first, *same))
+    assert over.left_out_tasks == (f"{second.title}, {second.study.scale}",)
+    assert set(over.ranks) == {s.label for s in first.standings}
+    assert over.pooled["AdamW"]["RADAR"].pairs == 3 * len(_pairs(first)) + len(_pairs(second))
+
+
+def test_a_study_of_one_contender_is_no_comparison_across_tasks() -> None:
+    first, second, _ = findings()
+    alone = dataclasses.replace(first, title="Alone", standings=(first.reference,))
+    assert across_tasks([first, alone]) is None
+    over = across_tasks([first, second, alone])
+    assert over is not None
+    assert "Alone" not in " ".join((*over.tasks, *over.left_out_tasks))
 
 
 def _pairs(found: StudyAnalysis) -> list[tuple[float, float]]:
@@ -279,7 +350,7 @@ def test_a_seed_that_tuned_and_is_reported_is_a_problem() -> None:
 
 def test_a_contender_that_diverges_at_every_rate_is_a_problem() -> None:
     study, runs = comparison(), dict(runs_of(comparison))
-    for config in study.search(study.contender("Lion")):
+    for config in study.search_runs(study.contender("Lion"), {}):
         runs[config.identity] = dataclasses.replace(runs[config.identity], status="diverged")
     found = analyse_study(study, runs)
     assert any(r.level == "problem" and "Every learning rate tried diverged for Lion" in r.text for r in found.audit)

@@ -33,7 +33,7 @@ def test_a_study_is_carried_out_once_and_shares_runs_with_another(store: Store, 
     )
     assert other.reused == 4  # RADAR's search and its final runs
     here = Store(tmp_path / "here")
-    config = study.search(study.contenders[0])[0]
+    config = study.search_runs(study.contenders[0], {})[0]
     train_run(config, here)
     assert curves(here.run(config)) == curves(store.run(config))
 

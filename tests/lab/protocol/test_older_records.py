@@ -62,6 +62,7 @@ def test_a_setting_that_is_no_option_is_refused_where_runs_would_be_made() -> No
     with pytest.raises(ValueError, match=r"beta2=0.9 was a setting of fineweb-qwen in an older version.*leave it out"):
         Study.from_dict(definition)
     definition["settings"]["beta2"] = 0.95  # what the protocol gives
+    definition["scale"] = "mini-1"  # as the miniatures of that version are called today
     study = Study.from_dict(definition)
     assert [contender.options["betas"][-1] for contender in study.contenders] == [0.95, 0.95, 0.95]
     assert study.contender("RADAR").options["gamma"] == 0.05

@@ -14,6 +14,7 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run, Status
+from aimopt.lab.stats.tuning import Point
 from aimopt.paper.presets import HEAT_MAP, ablation
 from aimopt.paper.protocols import OPTIMIZERS
 from short_studies import SEARCH_STEPS, SHORT, short_study
@@ -28,7 +29,7 @@ def search_runs(study: Study, losses: Mapping[float, float], status: Status = "f
     """The search of every contender, with these scores in units of its usual rate."""
     runs = {}
     for contender in study.contenders:
-        for factor, config in zip(study.grid, study.search(contender), strict=True):
+        for factor, config in zip(study.grid, study.search_runs(contender, {}), strict=True):
             runs[config.identity] = result(config, losses[factor], status)
     return runs
 
@@ -63,21 +64,21 @@ def test_the_final_runs_take_the_rate_that_the_search_chose() -> None:
 def test_a_diverged_rate_loses_and_a_failed_one_does_not_count() -> None:
     study = short_study(untuned=False)
     contender = study.contenders[0]
-    first, second = study.search(contender)
+    first, second = study.search_runs(contender, {})
     worst = {first.identity: result(first, 0.1, "diverged"), second.identity: result(second, 9.0)}
-    choice = study.chosen_rate(contender, worst)
+    choice = study.choice(contender, worst)
     assert choice is not None
-    assert choice.rate == second.lr
+    assert choice.point.rate == second.lr
     failed = {first.identity: result(first, 0.1, "failed"), second.identity: result(second, 9.0)}
-    choice = study.chosen_rate(contender, failed)
+    choice = study.choice(contender, failed)
     assert choice is not None
-    assert choice.rate == second.lr
-    assert study.chosen_rate(contender, search_runs(study, {0.5: 1, 1.0: 1}, "failed")) is None
-    assert study.chosen_rate(contender, {first.identity: result(first, 0.1)}) is None
+    assert choice.point.rate == second.lr
+    assert study.choice(contender, search_runs(study, {0.5: 1, 1.0: 1}, "failed")) is None
+    assert study.choice(contender, {first.identity: result(first, 0.1)}) is None
 
 
 def test_the_score_is_the_mean_of_the_last_three_measurements() -> None:
-    config = short_study().search(short_study().contenders[0])[0]
+    config = short_study().search_runs(short_study().contenders[0], {})[0]
     history = [{"step": step, "valid_loss": loss} for step, loss in enumerate([9.0, 1.0, 2.0, 6.0])]
     run = Run(config=config, status="finished", history=history)
     assert run.score(config.make_task().score) == 3.0
@@ -105,7 +106,7 @@ def test_ablation_takes_the_rate_of_the_complete_optimizer() -> None:
         {"weight_decay": 5e-5, "gamma": 0.0, "ell_ratio": 0.0},
     ]
     contender = study.contenders[0]
-    runs = {c.identity: result(c, x) for c, x in zip(study.search(contender), [5, 4, 1, 3, 2], strict=True)}
+    runs = {c.identity: result(c, x) for c, x in zip(study.search_runs(contender, {}), [5, 4, 1, 3, 2], strict=True)}
     assert {cell.config.lr for cell in study.cells(runs) if cell.role == "final"} == {1e-2}
 
 
@@ -113,7 +114,9 @@ def test_the_heat_map_shares_its_default_with_the_comparison() -> None:
     study = sensitivity("digits", "demo", HEAT_MAP)
     assert len(study.contenders) == 26
     same = study.contender("ell_ratio=0.01, gamma=0.1")
-    assert study.final_runs(same, 1e-3) == compare("digits", "demo").final_runs(Contender.named("RADAR"), 1e-3)
+    assert study.final_runs(same, Point(1e-3)) == compare("digits", "demo").final_runs(
+        Contender.named("RADAR"), Point(1e-3)
+    )
 
 
 def test_a_study_survives_a_file(tmp_path: Path) -> None:
@@ -185,14 +188,14 @@ def test_an_integer_is_the_same_rate_or_option_as_the_float() -> None:
     study = short_study("RADAR(gamma=0)", "AdamW")
     integer, real = study.contenders[0], Contender.named("RADAR(gamma=0.0)")
     assert (
-        study.final_runs(integer, 1)[0].identity
-        == short_study("AdamW", "RADAR(gamma=0.0)").final_runs(real, 1.0)[0].identity
+        study.final_runs(integer, Point(1))[0].identity
+        == short_study("AdamW", "RADAR(gamma=0.0)").final_runs(real, Point(1.0))[0].identity
     )
 
 
 def test_the_protocol_of_a_task_is_not_part_of_its_runs() -> None:
     studies = [short_study(search_steps=steps, grid=grid) for steps, grid in ((6, (1.0, 2.0)), (8, (1.0, 3.0)))]
-    identities = {study.final_runs(study.contenders[0], 1e-3)[0].identity for study in studies}
+    identities = {study.final_runs(study.contenders[0], Point(1e-3))[0].identity for study in studies}
     assert len(identities) == 1
 
 

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from aimopt.lab.stats.paired import RANDOM_FLIPS, Difference, holm, paired_differences, sign_flip_p, spread
+from aimopt.lab.stats.paired import (
+    RANDOM_FLIPS,
+    Difference,
+    differences_on_shared_seeds,
+    holm,
+    paired_differences,
+    sign_flip_p,
+    spread,
+)
 from aimopt.lab.stats.values import Better
 
 INF, NAN = math.inf, math.nan
@@ -128,6 +136,39 @@ def test_compare_correct_for_all_contenders() -> None:
     assert [d.p for d in got.values()] == [d.p for d in alone.values()]
     assert [d.holm_p for d in got.values()] == holm([d.p for d in alone.values()])
     assert [d.holm_t_p for d in got.values()] == holm([d.t_p for d in alone.values()])
+
+
+def test_identical_contenders_are_not_in_the_family() -> None:
+    """Adam without weight decay is AdamW, and a sweep contains its own defaults: nothing is tested there."""
+    generator = np.random.default_rng(1)
+    table = {name: generator.normal(mean, size=5).tolist() for name, mean in dict(a=0, b=1, c=2).items()}
+    got = paired_differences({**table, "same": table["b"], "again": [*table["b"]]}, "b", "lower")
+    without = paired_differences(table, "b", "lower")
+    assert {name: got[name] for name in without} == without
+    assert [*got] == ["a", "c", "same", "again"]
+    for name in ("same", "again"):
+        assert (got[name].verdict, got[name].p, got[name].holm_p, got[name].holm_t_p) == ("identical", 1, 1, 1)
+
+
+def test_a_contender_without_a_result_is_still_in_the_family() -> None:
+    by_seed = {"a": {0: 1.0, 1: 1.1, 2: 1.3}, "b": {0: 2.0, 1: 2.2, 2: 2.1}, "same": {0: 2.0}, "late": {}}
+    got = differences_on_shared_seeds(by_seed, "b", "lower")
+    assert got["late"] is None
+    assert got["a"] is not None
+    assert got["a"].holm_t_p == pytest.approx(2 * got["a"].t_p)
+
+
+def test_tables_with_identical_contenders_have_few_false_verdicts() -> None:
+    """Two of five contenders equal the reference: the family-wise error of the others stays at most 5 %."""
+    generator = np.random.default_rng(0)
+    tables = [paired_differences(null_table(generator), "reference", "lower") for _ in range(400)]
+    false = sum(any(d.verdict in ("better", "worse") for d in table.values()) for table in tables)
+    assert false <= scipy_stats.binom.ppf(0.999, 400, 0.05)
+
+
+def null_table(generator: np.random.Generator) -> dict[str, list[float]]:
+    reference, *others = generator.normal(size=(4, 6)).tolist()
+    return {"reference": reference, "same": reference, "again": reference, **dict(zip("abc", others, strict=True))}
 
 
 NOISE = [0.010, -0.012, 0.003, 0.008, -0.005]

@@ -1,15 +1,20 @@
-"""Several tasks together: average ranks, and how often each contender is close to the best one.
+"""Several tasks together: average ranks, how often each contender is close to the best one, and a pooled test.
 
 across = across_tasks([first_analysis, second_analysis])
-across.ranks                            {"Mine": 1.5, "Other": 2.0, …}
-across.profile["Mine"][0]              the share of tasks and seeds on which Mine is the best
+across.ranks, across.rank_intervals["Mine"]       {"Mine": 1.5, "Other": 2.0, …}, and 1.5 [1.0, 2.0]
+across.profile["Mine"][0]                         the share of tasks and seeds on which Mine is the best
+across.pooled["Other"]["Mine"].ahead              the number of pairs of task and seed on which Mine is ahead of Other
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
-from aimopt.lab.stats.ranking import average_rank, performance_profile
+from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.pooled import PooledDifference, pooled_differences
+from aimopt.lab.stats.ranking import average_rank
+from aimopt.lab.stats.ranking_intervals import ProfileBand, profile_intervals, rank_intervals
+from aimopt.lab.stats.values import Better
 
 THRESHOLDS = tuple(i / 20 for i in range(101))  # in units of a task's median gap to the best contender
 
@@ -18,55 +23,102 @@ THRESHOLDS = tuple(i / 20 for i in range(101))  # in units of a task's median ga
 class AcrossTasks:
     """The comparisons on several tasks."""
 
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # of the ranks and the profile
     ranks: Mapping[str, float]  # averaged over the tasks, best first
+    rank_intervals: Mapping[str, Interval]  # seeds resampled within the tasks
     ranks_by_task: Mapping[str, Mapping[str, float]]
     profile: Mapping[str, tuple[float, ...]]  # per threshold, the share of tasks and seeds within it
+    profile_bands: Mapping[str, ProfileBand]  # the same with intervals
     thresholds: tuple[float, ...]
-    left_out: tuple[str, ...]  # contenders without a result on every task
+    left_out: tuple[str, ...]  # contenders without a result on each of these tasks
+    left_out_tasks: tuple[str, ...]  # tasks without results of most contenders
+    pooled: Mapping[str, Mapping[str, PooledDifference]]  # reference -> contender -> test over all tasks that both have
 
 
 def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
-    """Ranks and profile over all comparisons with results; None for less than two tasks or two contenders.
+    """Ranks, profile and tests over all comparisons with results; None for less than two tasks or two contenders.
 
     Ranks are computed from the means. The profile treats each pair of task and seed as one problem, so it includes the
-    luck of the seeds.
+    luck of the seeds. Both need contenders with a result on every task: tasks that have only a few of the contenders
+    are left out if this keeps more results. The pooled tests are against the reference and against the subject of the
+    first comparison, for each contender on all tasks that it has.
     """
-    compared = {
-        f"{analysis.title}, {analysis.study.scale}": analysis
-        for analysis in analyses
-        if analysis.study.is_comparison and analysis.ranked
-    }
-    labels = list(dict.fromkeys(s.label for analysis in compared.values() for s in analysis.standings))
-    ranked = [{standing.label for standing in analysis.ranked} for analysis in compared.values()]
-    on_all_tasks = [label for label in labels if all(label in labels_of_task for labels_of_task in ranked)]
-    if len(compared) < 2 or len(on_all_tasks) < 2:
-        return None
+    compared = _by_name([a for a in analyses if a.study.is_comparison and len(a.ranked) > 1])
     better = {task: analysis.measure.better for task, analysis in compared.items()}
-    means = {task: _means(analysis, on_all_tasks) for task, analysis in compared.items()}
-    by_seed = {
-        (task, seed): values
-        for task, analysis in compared.items()
-        for seed, values in _values_by_seed(analysis, on_all_tasks).items()
-    }
-    profile = performance_profile(by_seed, {key: better[key[0]] for key in by_seed}, THRESHOLDS) if by_seed else {}
+    values = {task: _values(analysis) for task, analysis in compared.items()}
+    tasks, contenders = _common({task: set(by_name) for task, by_name in values.items()})
+    if len(tasks) < 2 or len(contenders) < 2:
+        return None
+    labels = list(dict.fromkeys(label for by_name in values.values() for label in by_name))
+    on_all_tasks = [label for label in labels if label in contenders]
+    complete = {task: {label: values[task][label] for label in on_all_tasks} for task in tasks}
+    ranks = dict(sorted(rank_intervals(complete, better).items(), key=lambda item: item[1].value))
+    bands = profile_intervals(complete, better, THRESHOLDS)
+    first = next(iter(compared.values())).study
+    planned = {task: _values(analysis, planned_only=True) for task, analysis in compared.items()}
     return AcrossTasks(
-        tasks=tuple(compared),
-        ranks=dict(sorted(average_rank(means, better).items(), key=lambda item: item[1])),
-        ranks_by_task={task: average_rank({task: means[task]}, better) for task in compared},
-        profile={label: tuple(shares.tolist()) for label, shares in profile.items()},
+        tasks=tuple(tasks),
+        ranks={label: rank.value for label, rank in ranks.items()},
+        rank_intervals=ranks,
+        ranks_by_task={task: _ranks(compared[task], on_all_tasks, better[task]) for task in tasks},
+        profile={label: tuple(band.shares.tolist()) for label, band in bands.items()},
+        profile_bands=bands,
         thresholds=THRESHOLDS,
         left_out=tuple(label for label in labels if label not in on_all_tasks),
+        left_out_tasks=tuple(task for task in compared if task not in tasks),
+        pooled={
+            label: pooled_differences(planned, label, better)
+            for label in dict.fromkeys((first.reference, first.headline_contender))
+            if label is not None
+        },
     )
 
 
-def _means(analysis: StudyAnalysis, labels: Sequence[str]) -> dict[str, float]:
+def _by_name(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
+    """The analyses by title and scale; changed settings tell two comparisons on the same task apart."""
+    named: dict[str, StudyAnalysis] = {}
+    for analysis in analyses:
+        name = f"{analysis.title}, {analysis.study.scale}"
+        if name in named:
+            name += "".join(f", {setting}={value}" for setting, value in analysis.study.settings.items())
+        named[name if name not in named else f"{name}, {len(named)}"] = analysis
+    return named
+
+
+def _values(analysis: StudyAnalysis, *, planned_only: bool = False) -> dict[str, dict[int, float]]:
+    """The final value per contender and seed.
+
+    Only the seeds of the first look are planned whatever the results are: later ones are for contenders that are not
+    decided yet.
+    """
+    seeds = analysis.study.seeds[: analysis.study.looks[0]] if planned_only and analysis.study.looks else None
+    values = {
+        standing.label: {r.seed: r.value for r in standing.finals if r.settled and (seeds is None or r.seed in seeds)}
+        for standing in analysis.standings
+    }
+    return {label: by_seed for label, by_seed in values.items() if by_seed}
+
+
+def _common(contenders: Mapping[str, set[str]]) -> tuple[list[str], set[str]]:
+    """Tasks and the contenders that all of them have, with as many results as possible.
+
+    Tasks are dropped one by one, each time the one without which most contenders remain.
+    """
+    kept = list(contenders)
+    best: tuple[list[str], set[str]] = ([], set())
+
+    def shared(tasks: Sequence[str]) -> set[str]:
+        return set.intersection(*(contenders[task] for task in tasks))
+
+    while len(kept) > 1:
+        common = shared(kept)
+        if len(common) > 1 and len(kept) * len(common) > len(best[0]) * len(best[1]):
+            best = kept, common
+        kept = max(([other for other in kept if other != task] for task in kept), key=lambda tasks: len(shared(tasks)))
+    return best
+
+
+def _ranks(analysis: StudyAnalysis, labels: Sequence[str], better: Better) -> dict[str, float]:
     spreads = {label: analysis.standing(label).spread for label in labels}
-    return {label: spread.mean for label, spread in spreads.items() if spread}
-
-
-def _values_by_seed(analysis: StudyAnalysis, labels: Sequence[str]) -> dict[int, dict[str, float]]:
-    """Per seed, the value of each contender; only seeds on which all contenders have a result."""
-    values = {label: {r.seed: r.value for r in analysis.standing(label).finals if r.settled} for label in labels}
-    shared = [seed for seed in analysis.study.seeds if all(seed in by_seed for by_seed in values.values())]
-    return {seed: {label: by_seed[seed] for label, by_seed in values.items()} for seed in shared}
+    means = {label: spread.mean for label, spread in spreads.items() if spread}
+    return average_rank({"": means}, {"": better})

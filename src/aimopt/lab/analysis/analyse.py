@@ -23,13 +23,18 @@ from aimopt.lab.analysis.study_analysis import (
     has_order,
     judged_value,
 )
+from aimopt.lab.protocol import schedule
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.run_config import RunConfig
-from aimopt.lab.protocol.study import Contender, Role, Study
+from aimopt.lab.protocol.schedule import Role
+from aimopt.lab.protocol.search import with_options
+from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run, is_settled
 from aimopt.lab.stats.paired import Difference, Spread, differences_on_shared_seeds, spread
-from aimopt.lab.stats.values import Better
+from aimopt.lab.stats.sequential import Decision
+from aimopt.lab.stats.tuning import Point
+from aimopt.lab.stats.values import Better, to_scores
 
 
 def analyse_study(study: Study, runs: Mapping[str, Run], overhead: Overhead | None = None) -> StudyAnalysis:
@@ -65,23 +70,27 @@ def _standings(
     spreads = {label: _spread(finals[label], better) for label in labels}
     ranks = _ranks({label: known.mean for label, known in spreads.items() if known}, better)
     differences = _differences(finals, study.reference, better)
+    decisions = schedule.decisions(study, runs) if study.looks else {}
     final_runs = _final_runs_by_seed(study, cells)
     costs = {cost.label: cost for cost in overhead.costs} if overhead else {}
     reached = to_target(facts.score, final_runs, study.reference, costs)
     summaries = returns(facts.measure, final_runs, study.reference)
     published = _published(study, facts)
+    searched_reference = _run_results(cells, study.reference, "search", facts)
 
     def standing(contender: Contender) -> Standing:
         label = contender.label
         trials = sorted(_run_results(cells, label, "search", facts))
-        choice = study.chosen_rate(contender, runs)
-        lr = choice.rate if choice else None
+        choice = study.choice(contender, runs)
+        lr = choice.point.rate if choice else None
+        usual = study.run_config(contender, Point(study.usual_rate(contender)), study.seeds[0])
         return Standing(
             label=label,
             optimizer=contender.optimizer,
-            options=study.final_runs(contender, study.usual_rate(contender))[0].options,
+            options=with_options(usual.options, dict(choice.point.options) if choice else {}),
             usual_lr=study.usual_rate(contender),
             lr=lr,
+            tuned=dict(choice.point.options) if choice else {},
             edge=("lowest" if lr == trials[0].lr else "highest") if choice and choice.at_edge and trials else None,
             trials=tuple(trials),
             finals=finals[label],
@@ -89,7 +98,9 @@ def _standings(
             spread=spreads[label],
             untuned_spread=_spread(untuned[label], better),
             rank=ranks.get(label),
-            difference=differences.get(label),
+            difference=_with_decision(differences.get(label), decisions.get(label)),
+            decision=decisions.get(label),
+            ahead_in_search=_ahead_in_search(trials, searched_reference, facts.score.better),
             to_target=reached.get(label),
             published=published.get(label),
             returns=summaries.get(label),
@@ -136,6 +147,27 @@ def _differences(
 ) -> dict[str, Difference | None]:
     by_seed = {label: {r.seed: r.value for r in results if r.settled} for label, results in finals.items()}
     return differences_on_shared_seeds(by_seed, reference, better)
+
+
+def _with_decision(difference: Difference | None, decision: Decision | None) -> Difference | None:
+    """The difference, with the verdict of a study with looks."""
+    if difference is None or decision is None:
+        return difference
+    return difference._replace(verdict_in_looks=decision.verdict)
+
+
+def _ahead_in_search(
+    trials: Sequence[RunResult], reference: Sequence[RunResult], better: Better
+) -> tuple[int, int] | None:
+    """On how many tuning seeds the best trial of a contender is ahead of the best trial of the reference."""
+    best: list[dict[int, float]] = [{}, {}]
+    for results, by_seed in zip((trials, reference), best, strict=True):
+        for result in results:
+            if result.settled:
+                score = float(to_scores([result.value], better)[0])
+                by_seed[result.seed] = max(score, by_seed.get(result.seed, score))
+    shared = [seed for seed in best[0] if seed in best[1]]
+    return (sum(best[0][seed] > best[1][seed] for seed in shared), len(shared)) if len(shared) > 1 else None
 
 
 def _published(study: Study, facts: Facts) -> dict[str, Published]:

@@ -13,7 +13,9 @@ from typing import Any
 from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.analysis.study_analysis import CellRuns, Remark, Standing
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.study import Cell, Study
+from aimopt.lab.protocol.schedule import Cell
+from aimopt.lab.protocol.search import Search
+from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
 
@@ -27,6 +29,7 @@ def audit(study: Study, facts: Facts, cells: CellRuns, standings: Sequence[Stand
     yield from _budgets(study, cells)
     yield from _search_data(study, facts, cells)
     yield from _grid_edges(study, standings)
+    yield from _margin(study, standings)
     yield from _divergence(cells)
     yield from _notes(cells)
     yield from _initial_weights(cells)
@@ -73,7 +76,9 @@ def _budgets(study: Study, cells: CellRuns) -> Iterator[Remark]:
     if not any(searched.values()):  # every search run failed, which another remark says
         return
     budgets = {tuple(sorted(steps)) for steps in searched.values()}
-    if len(budgets) > 1:
+    if study.search is not None:
+        yield Remark("ok", _budget_of_search(study.search, searched))
+    elif len(budgets) > 1:
         budgets_by_label = ", ".join(
             f"{label} {len(steps)} runs of {sum(steps)} steps" for label, steps in searched.items()
         )
@@ -84,6 +89,26 @@ def _budgets(study: Study, cells: CellRuns) -> Iterator[Remark]:
     lengths = {cell.config.steps for cell, _ in cells if cell.role != "search"}
     if len(lengths) > 1:
         yield Remark("problem", f"The final runs have different lengths: {_listed(map(str, sorted(lengths)))} steps.")
+
+
+def _budget_of_search(search: Search, searched: Mapping[str, Sequence[int]]) -> str:
+    """The budget that every contender had, and who had more because its best rate was at the edge of the list."""
+    least = min(map(len, searched.values()))
+    more = [f"{label} ({len(steps) - least} runs)" for label, steps in searched.items() if len(steps) > least]
+    text = f"Every contender had the same search: {search.points} points, the best on {len(search.seeds)} tuning seeds."
+    return f"{text} Some went on beyond the list, where their best rate was: {_listed(more)}." if more else text
+
+
+def _margin(study: Study, standings: Sequence[Standing]) -> Iterator[Remark]:
+    """The margin must be larger than what a search may cost: half the spread of paired seeds, by simulation."""
+    decisions = [(s.label, s.decision) for s in standings if s.decision is not None]
+    noisy = [f"{label} ({100 * d.std:.2g} %)" for label, d in decisions if study.margin < d.std / 2]
+    if noisy:
+        yield Remark(
+            "warning",
+            f"The margin of ±{100 * study.margin:g} % is less than half the standard deviation of a paired difference, "
+            f"so a wrong choice of the search may count as a difference: {_listed(noisy)}.",
+        )
 
 
 def _search_data(study: Study, facts: Facts, cells: CellRuns) -> Iterator[Remark]:
@@ -101,7 +126,9 @@ def _search_data(study: Study, facts: Facts, cells: CellRuns) -> Iterator[Remark
     elif facts.score.key == facts.measure.key:
         yield Remark("warning", f"The search used the reported measure, {facts.score.label}; only the seeds differ.")
     elif not both:
-        yield Remark("ok", f"The search used {facts.score.label} with seed {study.tuning_seed}, which is not reported.")
+        seeds = _listed(map(str, study.tuning_seeds))
+        which = f"seed {seeds}, which is" if len(study.tuning_seeds) == 1 else f"seeds {seeds}, which are"
+        yield Remark("ok", f"The search used {facts.score.label} with {which} not reported.")
 
 
 def _grid_edges(study: Study, standings: Sequence[Standing]) -> Iterator[Remark]:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from aimopt.lab.protocol.study import Cell, Role, Study
+from aimopt.lab.protocol.schedule import Cell, Role
+from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run, Status, is_settled
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import Difference, Spread
+from aimopt.lab.stats.sequential import Decision
 
 Level = Literal["ok", "warning", "problem"]
 CellRuns = Sequence[tuple[Cell, Run | None]]  # the runs of a study with their roles; None: not started
@@ -80,12 +82,17 @@ class Target(NamedTuple):
 
 
 class StepsToTarget(NamedTuple):
-    """When the mean curve of a contender reaches the target. All fields are None if it never does."""
+    """When the mean curve of a contender reaches the target. All fields are None if it never does.
+
+    There is one ratio of step times, the paired one: seconds are the seconds of the reference times the ratio of times.
+    """
 
     steps: float | None
     ratio: float | None  # relative to the steps of the reference
-    seconds: float | None  # steps times the measured seconds per step
+    seconds: float | None  # of training, at the measured seconds per step of the reference
     seconds_ratio: float | None  # ratio of the steps times the paired ratio of the step time
+    ratio_interval: Interval | None = None  # seeds resampled; the upper end is ∞ if some resamples never reach it
+    seconds_interval: Interval | None = None  # of seconds_ratio: seeds and step times resampled
 
 
 class Published(NamedTuple):
@@ -114,6 +121,7 @@ class Standing:
     options: Mapping[str, Any]  # all options of the optimizer
     usual_lr: float
     lr: float | None  # the chosen learning rate; None while the search is not complete
+    tuned: Mapping[str, float]  # the chosen values of other options that were searched
     edge: Literal["lowest", "highest"] | None  # set if the chosen rate is at the edge of the rates tried
     trials: tuple[RunResult, ...]  # the search runs, lowest rate first
     finals: tuple[RunResult, ...]  # at the chosen rate
@@ -122,6 +130,8 @@ class Standing:
     untuned_spread: Spread | None
     rank: int | None  # by the mean; 1 is the best
     difference: Difference | None  # from the reference, on the seeds that both have
+    decision: Decision | None  # in a study with looks
+    ahead_in_search: tuple[int, int] | None  # on how many of the tuning seeds its best trial is ahead of the reference
     to_target: StepsToTarget | None
     published: Published | None
     returns: Returns | None

@@ -23,6 +23,7 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import user_code
 from aimopt.lab.results.costs import Cost, Overhead
+from aimopt.lab.stats.tuning import Point
 from aimopt.measure.machine import describe_machine
 from aimopt.measure.memory import peak_bytes
 from aimopt.measure.timing import paired_ratio, state_bytes_per_parameter, time_in_turn
@@ -42,7 +43,7 @@ def measure_costs(
     if threads is not None:
         torch.set_num_threads(threads)
     wanted = [c for c in study.contenders if contenders is None or c.label in contenders]
-    configs = {c.label: study.final_runs(c, study.usual_rate(c))[0] for c in wanted}
+    configs = {c.label: study.run_config(c, Point(study.usual_rate(c)), study.seeds[0]) for c in wanted}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []
     for label, config in configs.items():
@@ -55,6 +56,7 @@ def measure_costs(
                 ratio=paired_ratio(times["own"], times["reference"]),
                 peak_bytes=peaks[label],
                 state_bytes=own_stepper.state_bytes(),
+                rounds=rounds,
             )
         )
     return Overhead(reference=study.reference, costs=costs, machine={**describe_machine(), "device": device})

@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import torch
@@ -113,11 +113,18 @@ def record_failure(config: RunConfig, store: Store, reason: str) -> str:
 def start_training(config: RunConfig, device: torch.device, world: World = World()) -> Training:  # noqa: B008, it is frozen
     """The training of a run before its first step."""
 
-    def make_optimizer(parameters: Iterable[tuple[str, Tensor]]) -> torch.optim.Optimizer:
-        return optimizers.make(config.optimizer, parameters, lr=config.lr, options=config.options)
+    def make_optimizer(model: optimizers.Model) -> torch.optim.Optimizer:
+        return optimizers.make(config.optimizer, model, lr=config.lr, options=config.options)
 
     return config.make_task().start(
-        Context(seed=config.seed, make_optimizer=make_optimizer, device=device, rank=world.rank, processes=world.size)
+        Context(
+            seed=config.seed,
+            make_optimizer=make_optimizer,
+            device=device,
+            rank=world.rank,
+            processes=world.size,
+            steps=config.steps,
+        )
     )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from aimopt.lab.execution.engines import Engine
 from aimopt.lab.execution.runner import record_failure
 from aimopt.lab.protocol.run_config import RunConfig
-from aimopt.lab.protocol.study import Cell
+from aimopt.lab.protocol.schedule import Cell
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 

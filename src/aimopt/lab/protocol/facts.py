@@ -72,7 +72,7 @@ class Facts:
             title=task_at_scale.title_at(scale),
             score=task_at_scale.score,
             measure=task_at_scale.measure,
-            settings=as_json_value({**entry.former_settings, **dataclasses.asdict(task_at_scale)}),
+            settings=as_json_value({**entry.former_settings, **task_at_scale.recorded_settings(scale)}),
             contenders=contender_facts,
         )
 

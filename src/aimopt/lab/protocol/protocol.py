@@ -3,15 +3,20 @@
     Protocol(optimizers=("Mine", "torch.optim:AdamW"), subject="Mine", reference="torch.optim:AdamW", search_steps=100)
     Protocol(options=same_options(weight_decay=0.1))        for every optimizer that has a weight_decay
 
-A protocol names optimizers and their options; a task never does. `recipes.py` makes studies from protocols.
+A protocol names optimizers and their options; a task never does. `recipes.py` makes studies from protocols. With a
+`search` and `looks` it is ours; without, it is the paper's: a grid on one tuning seed, and a fixed number of seeds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aimopt.lab.protocol.search import Search
+from aimopt.lab.stats.sequential import LOOKS
+
 Options = Callable[[str], Mapping[str, Any]]  # name of an optimizer -> options; it gets those that it has
 TUNING_SEED = 5
+SEEDS = (0, 1, 2, 3, 4)
 
 
 def same_options(**options: Any) -> Options:
@@ -52,15 +57,31 @@ class Protocol:
     # The usual learning rate of an optimizer, divided by the lr of the task.
     lr_factors: Mapping[str, float] = field(default_factory=dict)
     grid: tuple[float, ...] = (0.1, 0.5, 1.0, 5.0, 10.0)  # learning rates of the search, in units of the usual one
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = SEEDS
     tuning_seed: int = TUNING_SEED
     search_steps: int | None = None  # length of a search run; None: the whole schedule
+    search: Search | None = None  # None: the grid
+    looks: tuple[int, ...] = ()  # numbers of seeds after which verdicts are given; empty: after all seeds
+    margin: float | None = None  # the relative difference that counts; None: that of the task
     published: PublishedTable | None = None
     # How reports name options that a study varies, such as {"momentum": "β"}; otherwise by their own names.
     symbols: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_published(self.published)
+
+    def sequential(self) -> "Protocol":
+        """This protocol with our search, on whole schedules, and with seeds in blocks until a contender is decided."""
+        search, seeds = Search(), tuple(range(LOOKS[-1]))
+        return replace(self, search=search, search_steps=None, tuning_seed=search.seeds[0], looks=LOOKS, seeds=seeds)
+
+    def fixed(self) -> "Protocol":
+        """This protocol with the paper's search on a grid, and a fixed number of seeds."""
+        return replace(self.with_fixed_seeds(), search=None, tuning_seed=TUNING_SEED) if self.search else self
+
+    def with_fixed_seeds(self) -> "Protocol":
+        """This protocol without looks."""
+        return replace(self, looks=(), seeds=SEEDS) if self.looks else self
 
     def search_length(self, steps: int) -> int:
         """The length of a search run on a task with a schedule of this many steps."""

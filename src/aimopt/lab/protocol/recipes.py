@@ -14,9 +14,11 @@ from typing import Any
 from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import optimizers as known_optimizers
 from aimopt.lab.protocol import tasks
-from aimopt.lab.protocol.protocol import Protocol
+from aimopt.lab.protocol.protocol import Protocol, is_comparison
 from aimopt.lab.protocol.run_config import usual_options, usual_rate
+from aimopt.lab.protocol.search import can_be_tuned
 from aimopt.lab.protocol.study import COMPARISON, Contender, Study
+from aimopt.lab.protocol.task import Task
 
 
 def compare(
@@ -26,6 +28,7 @@ def compare(
     optimizers: Sequence[str] = (),
     protocol: Protocol | None = None,
     options: Mapping[str, Any] | None = None,
+    tune: Sequence[str] = (),
     **fields: Any,
 ) -> Study:
     """A comparison of optimizers, each at the learning rate that a search chooses.
@@ -37,6 +40,7 @@ def compare(
             protocol.
         protocol: supplies what is not given here; by default that of the task.
         options: options for every optimizer that has them.
+        tune: what every optimizer that has it searches besides its learning rate: `"beta1"`, `"weight_decay"`.
         fields: any field of `Study`.
     """
     protocol = tasks.entry(task).protocol(scale) if protocol is None else protocol
@@ -46,10 +50,10 @@ def compare(
     contenders = [Contender.named(name) for name in names]
     labels = [contender.label for contender in contenders]
     reference = protocol.reference if protocol.reference in labels else labels[-1]
-    chosen = {"name": COMPARISON, "reference": reference, "untuned": True, **fields}
+    chosen = {"name": COMPARISON, "reference": reference, "untuned": not protocol.looks, **fields}
     if protocol.subject in labels:
         chosen.setdefault("subject", protocol.subject)
-    return make_study(task, scale, contenders, protocol, options or {}, chosen)
+    return make_study(task, scale, contenders, protocol, options or {}, chosen, tune)
 
 
 def sensitivity(
@@ -95,15 +99,23 @@ def make_study(
     protocol: Protocol,
     options: Mapping[str, Any],
     fields: Mapping[str, Any],
+    tune: Sequence[str] = (),
 ) -> Study:
     """A study of these contenders; the protocol supplies what neither they nor `fields` give."""
     task_at_scale = tasks.find(task).at_scale(scale, fields.get("settings"))
+    if not is_comparison(fields.get("rate_of"), fields.get("axes", ())):
+        protocol = protocol.with_fixed_seeds()  # a sweep looks for an effect over many values, not for one verdict
 
     def complete(contender: Contender) -> Contender:
+        def usual(optimizer: str) -> dict[str, Any]:
+            return {**usual_options(task, protocol, optimizer), **options}
+
         name = contender.optimizer
-        usual = known_optimizers.known_options(name, {**usual_options(task, protocol, name), **options})
+        complete_options = known_optimizers.with_usual(name, usual, contender.options)
         lr = usual_rate(task_at_scale, protocol, name) if contender.lr is None else contender.lr
-        return dataclasses.replace(contender, options={**usual, **contender.options}, lr=lr)
+        every = known_optimizers.resolved(name, {}, complete_options)
+        tuned = contender.tune or tuple(option for option in tune if can_be_tuned(option, every))
+        return dataclasses.replace(contender, options=complete_options, lr=lr, tune=tuned)
 
     _check_every_option_is_known(options, contenders)
     defaults = {
@@ -112,6 +124,7 @@ def make_study(
         "tuning_seed": protocol.tuning_seed,
         "search_steps": protocol.search_length(task_at_scale.steps),
         "published": protocol.published_for(contender.label for contender in contenders),
+        **_adaptive_fields(protocol, task_at_scale, fields),
     }
     axes, symbols = fields.get("axes", ()), fields.get("symbols", protocol.symbols)
     chosen = {**defaults, **fields, "symbols": {axis: symbols[axis] for axis in axes if axis in symbols}}
@@ -120,8 +133,21 @@ def make_study(
     return study
 
 
+def _adaptive_fields(protocol: Protocol, task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Our search and looks, if the protocol has them. A given grid replaces the search, and given seeds the looks."""
+    adaptive: dict[str, Any] = {}
+    if protocol.search is not None and "grid" not in fields:
+        adaptive["search"] = protocol.search
+    seeds = fields.get("seeds", protocol.seeds)
+    looks = tuple(look for look in fields.get("looks", protocol.looks) if look <= len(seeds))
+    if looks and looks[-1] == len(seeds):
+        adaptive |= {"looks": looks, "margin": task.margin if protocol.margin is None else protocol.margin}
+    return adaptive
+
+
 def _check_every_option_is_known(options: Mapping[str, Any], contenders: Sequence[Contender]) -> None:
     for option, value in options.items():
-        if not any(known_optimizers.known_options(contender.optimizer, {option: value}) for contender in contenders):
+        usual = {option: value}
+        if not any(known_optimizers.takes_any(c.optimizer, usual, c.options) for c in contenders):
             labels = ", ".join(contender.label for contender in contenders)
             raise ValueError(f"none of {labels} has the option {option!r}; see `aimopt optimizers`")

@@ -7,6 +7,7 @@ The machine, the number of threads and the versions are not part of it: they are
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -81,11 +82,12 @@ class RunConfig:
         length = chosen.steps if steps is None else steps
         if not 0 < length <= chosen.steps:
             raise ValueError(f"steps must be from 1 to {chosen.steps}, the length of the schedule, got {length}")
-        complete = optimizers.resolved(name, usual_options(task, protocol, name), options or {})
+        given = optimizers.with_usual(name, functools.partial(usual_options, task, protocol), options or {})
+        complete = optimizers.resolved(name, {}, given)
         return cls(
             task=task,
             scale=scale,
-            settings=settings_of_run(as_json_value({**entry.former_settings, **dataclasses.asdict(chosen)})),
+            settings=settings_of_run(as_json_value({**entry.former_settings, **chosen.recorded_settings(scale)})),
             optimizer=name,
             options=as_json_value(complete),
             lr=rate,
@@ -134,8 +136,10 @@ class RunConfig:
         return dataclasses.replace(self, settings=settings, options=complete.options)
 
     def check_optimizer(self, label: str | None = None) -> None:
-        """Refuse options that the optimizer refuses: build it once, for a small matrix."""
-        optimizers.check(self.optimizer, lr=self.lr, options=self.options, label=label or self.optimizer)
+        """Refuse options that the optimizer refuses: build it once, for a small model."""
+        closures = tasks.find(self.task).gives_closures
+        label = label or self.optimizer
+        optimizers.check(self.optimizer, lr=self.lr, options=self.options, label=label, closures=closures)
 
     def _current_settings(self) -> dict[str, Any]:
         """The settings that the task still has. Runs of older versions have others, which are options now."""

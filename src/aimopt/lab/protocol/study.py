@@ -3,24 +3,28 @@
     study = compare("spirals", optimizers=["Mine", "torch.optim:AdamW"])      (recipes.py makes studies)
     study.cells({})                                                           the runs that can start now
 
-A study is data. The final runs take the learning rates that the search chose, so the runs of a study depend on the
-results so far: `study.cells(runs)`. The scheduler uses it to find what to run next, the report to find what is missing.
+A study is data. Which runs it has depends on the results so far: a search decides what to try next, and chooses the
+learning rate of the final runs; with `looks`, seeds are added until a contender is decided. So the scheduler asks
+`study.cells(runs)` what to run next, and the report asks it what is missing. There are two kinds of study:
+
+    search=None, looks=()                      the paper's: one run per rate of a grid, then a fixed number of seeds
+    search=Search(), looks=(5, 10, 20, 40)     ours: `lab/stats/tuning.py` and `sequential.py` state its rules
 """
 
-import ast
 import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
-from aimopt.lab.protocol import facts, import_paths, optimizers, schema, tasks
+from aimopt.lab.protocol import facts, import_paths, optimizers, schedule, schema, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
 from aimopt.lab.protocol.protocol import TUNING_SEED, PublishedTable, check_published, is_comparison
 from aimopt.lab.protocol.run_config import RunConfig, frozen, rounded, settings_of_run
+from aimopt.lab.protocol.schedule import Cell
 from aimopt.lab.protocol.schema import (
     Shape,
     fields,
@@ -33,14 +37,16 @@ from aimopt.lab.protocol.schema import (
     optional,
     text,
 )
+from aimopt.lab.protocol.search import SHAPE as SEARCH
+from aimopt.lab.protocol.search import Search, check_tuned, search_from, with_options
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
-from aimopt.lab.stats.tuning import RateChoice, select_rate
+from aimopt.lab.stats.tuning import Point, PointChoice
 
 COMPARISON = "compare"  # the name of a comparison, unless its author gives another
-Role = Literal["search", "final", "untuned"]
 _CONTENDER = fields(
-    {"label": nonempty_text, "optimizer": text}, {"options": map_of(schema.plain), "lr": optional(number(above=0))}
+    {"label": nonempty_text, "optimizer": text},
+    {"options": map_of(schema.plain), "lr": optional(number(above=0)), "tune": list_of(text)},
 )
 _PUBLISHED = fields({"source": text, "scale": text, "results": map_of(list_of(number(), length=2))})
 
@@ -53,30 +59,18 @@ class Contender:
     optimizer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     lr: float | None = None  # usual learning rate, at the middle of the search; None: that of the task
+    tune: tuple[str, ...] = ()  # what is searched besides the learning rate
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """A contender from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(betas=(0.9, 0.95))`."""
-        name, bracket, rest = text.partition("(")
-        try:
-            call = ast.parse(f"f({rest if bracket else ')'}", mode="eval").body
-            assert isinstance(call, ast.Call)
-            assert not call.args
-            options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
-            assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
-        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
-            raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
-        optimizer = optimizers.canonical(name.strip())
+        """A contender from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(tune='beta1')`."""
+        optimizer, options = optimizers.from_text(text)
         shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
-        return cls(label=f"{optimizer}({shown})" if shown else optimizer, optimizer=optimizer, options=options)
-
-
-class Cell(NamedTuple):
-    """A run of a study, with its contender and role."""
-
-    contender: str
-    role: Role
-    config: RunConfig
+        label = f"{optimizer}({shown})" if shown else optimizer
+        tuned = options.get("tune", ())
+        tune = (tuned,) if isinstance(tuned, str) else tuple(map(str, tuned))
+        own = {option: value for option, value in options.items() if option != "tune"}
+        return cls(label=label, optimizer=optimizer, options=own, tune=tune)
 
 
 def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
@@ -85,7 +79,7 @@ def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> di
 
 
 def _contenders(records: Sequence[Mapping[str, Any]]) -> tuple[Contender, ...]:
-    return tuple(Contender(**record) for record in records)
+    return tuple(Contender(**{**record, "tune": tuple(record.get("tune", ()))}) for record in records)
 
 
 def _frozen_values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,6 +123,12 @@ class Study:
     axes: tuple[str, ...] = field(default=(), metadata=stored(list_of(text), tuple))
     # How reports name an axis; otherwise by the name of its option.
     symbols: Mapping[str, str] = field(default_factory=dict, metadata=stored(map_of(text)))
+    # Our search; None: the grid, on the beginning of the schedule and with the tuning seed.
+    search: Search | None = field(default=None, metadata=stored(optional(SEARCH), search_from))
+    # How many of the seeds each look has; a contender stops when it is decided. Empty: all seeds, and one test.
+    looks: tuple[int, ...] = field(default=(), metadata=stored(list_of(integer(2)), tuple))
+    # The relative difference that counts, for verdicts in looks.
+    margin: float = field(default=0.0, metadata=stored(number(), float))
     # Of a study that was read from a store: its facts, and its file name without the ending.
     stored_facts: Facts | None = field(default=None, compare=False, repr=False)
     stored_as: str | None = field(default=None, compare=False, repr=False)
@@ -142,19 +142,30 @@ class Study:
             if name is not None and name not in labels:
                 raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
         check_seeds_and_grid(self.seeds, self.grid)
+        check_looks(self.looks, self.seeds, self.margin)
         check_published(self.published)
-        if self.searches and self.tuning_seed in self.seeds:
-            raise ValueError(
-                f"seed {self.tuning_seed} tunes the learning rate and cannot be a final seed too; leave it out of seeds"
-            )
+        for seed in self.tuning_seeds:
+            if seed in self.seeds:
+                raise ValueError(
+                    f"seed {seed} tunes the learning rate and cannot be a final seed too; leave it out of seeds"
+                )
         for axis in self.axes:
             if not any(axis in contender.options for contender in self.contenders):
                 raise ValueError(f"no contender has the axis {axis!r} among its options; name an option that they have")
         for contender, axis in itertools.product(self.contenders, self.axes):
             if isinstance(contender.options.get(axis), Mapping):
                 raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
+        self._check_tuned()
         self._check_lengths()
         self._check_rates()
+
+    def _check_tuned(self) -> None:
+        for contender in self.contenders:
+            if contender.tune and self.search is None:
+                raise ValueError(f"{contender.label} tunes options, which the search on a grid cannot; see --protocol")
+            if contender.label in self.facts.contenders:
+                options = self.facts.contenders[contender.label].options
+                check_tuned(contender.tune, options, contender.label)
 
     def _check_lengths(self) -> None:
         """Refuse a search with a length that cannot be trained or scored."""
@@ -186,7 +197,14 @@ class Study:
     @property
     def searches(self) -> bool:
         """Whether a search chooses the learning rates."""
-        return len(self.grid) > 1
+        return self.search is not None or len(self.grid) > 1
+
+    @property
+    def tuning_seeds(self) -> tuple[int, ...]:
+        """The seeds of the search runs; no final run has one of them."""
+        if self.search is not None:
+            return self.search.seeds
+        return (self.tuning_seed,) if self.searches else ()
 
     @property
     def is_comparison(self) -> bool:
@@ -199,55 +217,29 @@ class Study:
         others = (contender.label for contender in self.contenders if contender.label != self.reference)
         return self.subject or next(others, None)
 
-    def search(self, contender: Contender) -> list[RunConfig]:
-        """The search runs of a contender: one per learning rate, with the tuning seed."""
-        if not self.searches:
-            return []
-        rate = self.usual_rate(contender)
-        return [self._run(contender, rate * factor, self.tuning_seed, self.search_steps) for factor in self.grid]
+    def final_runs(self, contender: Contender, point: Point, count: int | None = None) -> list[RunConfig]:
+        """The final runs of a contender at a point: one per seed, or only for the first seeds."""
+        return [self.run_config(contender, point, seed) for seed in self.seeds[:count]]
 
-    def final_runs(self, contender: Contender, lr: float) -> list[RunConfig]:
-        """The final runs of a contender at a learning rate: one per seed."""
-        return [self._run(contender, lr, seed) for seed in self.seeds]
+    def search_runs(self, contender: Contender, runs: Mapping[str, Run]) -> list[RunConfig]:
+        """The search runs of a contender with a known config, given the runs so far by identity."""
+        return schedule.search_runs(self, contender, schedule.search_plan(self, contender, runs))
 
-    def chosen_rate(self, contender: Contender, runs: Mapping[str, Run]) -> RateChoice | None:
-        """The learning rate of the final runs; None if the search has not ended, or if all of its runs failed."""
-        if self.rate_of is not None and contender.label != self.rate_of:
-            return self.chosen_rate(self.contender(self.rate_of), runs)
-        if not self.searches:
-            return select_rate({rounded(self.usual_rate(contender) * self.grid[0]): 0.0}, "lower")
-        searched = [(config.lr, runs.get(config.identity)) for config in self.search(contender)]
-        if any(run is None or run.status == "running" for _, run in searched):
-            return None
-        score = self.facts.score
-        scores = {lr: run.score(score) for lr, run in searched if run is not None and run.status != "failed"}
-        return select_rate(scores, score.better) if scores else None
+    def choice(self, contender: Contender, runs: Mapping[str, Run]) -> PointChoice | None:
+        """The point of the final runs; None if the search has not ended, or if all of its runs failed."""
+        return schedule.search_plan(self, contender, runs).choice
 
     def cells(self, runs: Mapping[str, Run]) -> list[Cell]:
         """Every run with a known config, given the runs so far by identity."""
-        cells = [Cell(c.label, "search", config) for c in self._searching() for config in self.search(c)]
-        shared = self.chosen_rate(self.contenders[0], runs) if self.rate_of is not None else None
-        for contender in self.contenders:
-            choice = shared if self.rate_of is not None else self.chosen_rate(contender, runs)
-            if choice is not None:
-                cells += [Cell(contender.label, "final", config) for config in self.final_runs(contender, choice.rate)]
-            if self.untuned:
-                usual = self.final_runs(contender, self.usual_rate(contender))
-                cells += [Cell(contender.label, "untuned", config) for config in usual]
-        return cells
+        return schedule.cells(self, runs)
 
     def count_unknown_runs(self, runs: Mapping[str, Run]) -> int:
         """The number of final runs without a known config, because the search has not chosen their learning rate."""
-        waiting = [
-            c for c in self._searching() if self.chosen_rate(c, runs) is None and not self._search_failed(c, runs)
-        ]
-        count = len(self.contenders) if waiting and self.rate_of is not None else len(waiting)
-        return count * len(self.seeds)
+        return schedule.count_unknown_runs(self, runs)
 
     def max_run_count(self) -> int:
         """The largest possible number of runs."""
-        finals = len(self.contenders) * len(self.seeds) * (2 if self.untuned and self.grid != (1.0,) else 1)
-        return sum(len(self.search(contender)) for contender in self._searching()) + finals
+        return schedule.max_run_count(self)
 
     def contender(self, label: str) -> Contender:
         """The contender with a label."""
@@ -282,15 +274,18 @@ class Study:
         for contender in self.contenders:
             label = contender.label if contender.label.startswith(contender.optimizer) else ""
             label = label or f"{contender.optimizer} with {contender.label}"
-            self.final_runs(contender, self.usual_rate(contender))[0].check_optimizer(label)
+            self.run_config(contender, Point(self.usual_rate(contender)), self.seeds[0]).check_optimizer(label)
 
     def to_dict(self) -> dict[str, Any]:
         """The definition of the study, as plain numbers, strings, lists and dictionaries."""
         definition = {name: getattr(self, name) for name in _STORED}
         contenders = map(dataclasses.asdict, self.contenders)
-        definition["contenders"] = tuple({k: v for k, v in c.items() if v is not None} for c in contenders)
-        definition["published"] = self.published and dataclasses.asdict(self.published)
-        return {name: value for name, value in definition.items() if value is not None}
+        definition["contenders"] = tuple({k: v for k, v in c.items() if v not in (None, ())} for c in contenders)
+        for name in ("published", "search"):
+            definition[name] = definition[name] and dataclasses.asdict(definition[name])
+        # Fields of our protocol are left out of a study that does not use it, so that its record stays what it was.
+        unused = () if self.search or self.looks else ("search", "looks", "margin")
+        return {name: value for name, value in definition.items() if value is not None and name not in unused}
 
     def to_record(self) -> dict[str, Any]:
         """The definition and the facts, as a store holds them."""
@@ -316,15 +311,9 @@ class Study:
         updated, stored_facts = updated_record(record, trust=trust)
         return cls(**_fields_of(updated), stored_facts=stored_facts, stored_as=stored_as)
 
-    def _search_failed(self, contender: Contender, runs: Mapping[str, Run]) -> bool:
-        searched = [runs.get(config.identity) for config in self.search(contender)]
-        return bool(searched) and all(run is not None and run.status == "failed" for run in searched)
-
-    def _searching(self) -> Sequence[Contender]:
-        return self.contenders if self.rate_of is None else [self.contender(self.rate_of)]
-
-    def _run(self, contender: Contender, lr: float, seed: int, steps: int | None = None) -> RunConfig:
-        key = (contender.label, lr, seed, steps)
+    def run_config(self, contender: Contender, point: Point, seed: int, steps: int | None = None) -> RunConfig:
+        """The config of a run of a contender; without `steps`, over the whole schedule."""
+        key = (contender.label, point, seed, steps)
         if key not in self._runs:
             contender_facts = self.facts.contenders[contender.label]
             self._runs[key] = RunConfig(
@@ -332,8 +321,8 @@ class Study:
                 scale=self.scale,
                 settings=self._settings_of_runs,
                 optimizer=contender.optimizer,
-                options=contender_facts.options,
-                lr=rounded(lr),
+                options=with_options(contender_facts.options, dict(point.options)),
+                lr=rounded(point.rate),
                 seed=seed,
                 steps=self.facts.settings["steps"] if steps is None else steps,
                 sources=contender_facts.sources,
@@ -345,7 +334,7 @@ class Study:
         return settings_of_run(self.facts.settings)
 
     @cached_property
-    def _runs(self) -> dict[tuple[str, float, int, int | None], RunConfig]:
+    def _runs(self) -> dict[tuple[str, Point, int, int | None], RunConfig]:
         return {}
 
 
@@ -375,3 +364,14 @@ def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
     for name, values in (("seeds", seeds), ("grid", grid)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{name} must be one or more different numbers, got {values}")
+
+
+def check_looks(looks: Sequence[int], seeds: Sequence[int], margin: float) -> None:
+    """Refuse looks that do not grow, or that need more seeds than there are."""
+    if list(looks) != sorted(set(looks)) or (looks and not 2 <= looks[0] <= looks[-1] == len(seeds)):
+        raise ValueError(
+            f"looks must grow from at least 2 to the number of seeds, {len(seeds)}, got {tuple(looks)}; "
+            "for example looks=(5, 10) with seeds=tuple(range(10))"
+        )
+    if looks and not 0 < margin < 1:
+        raise ValueError(f"margin must be a relative difference between 0 and 1, such as 0.01, got {margin}")

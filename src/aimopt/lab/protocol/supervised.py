@@ -10,7 +10,8 @@
         def model(self): return nn.Sequential(nn.Linear(2, 64), nn.GELU(), nn.Linear(64, 2))
 
 The default loss is cross-entropy. The examples of a step depend only on the seed and the step. An epoch is a
-permutation of the training set; an incomplete last batch is dropped.
+permutation of the training set; an incomplete last batch is dropped. A run evaluates the test set only after its last
+step: nothing before uses it, and a test set that is large enough to tell optimizers apart takes time.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from aimopt.lab.protocol.optimizers import load_state
+from aimopt.lab.protocol.optimizers import evaluating, load_state, needs_closure
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
 
@@ -58,6 +59,7 @@ class Supervised(Task):
 
     score: ClassVar[Measure] = Measure("valid_loss", "validation loss")
     measure: ClassVar[Measure] = Measure("test_loss", "test loss")
+    gives_closures: ClassVar[bool] = True
 
     steps: int = 1000
     evaluate_every: int = 100
@@ -77,6 +79,13 @@ class Supervised(Task):
     @abstractmethod
     def model(self) -> nn.Module:
         """A new model; random weights come from torch's generator, which is seeded."""
+
+    def random_examples(self) -> Splits | None:
+        """Random examples of the usual shapes, for a timing where the data are missing; None: there are none.
+
+        `train` fills a batch; the other splits are as large as the real ones.
+        """
+        return None
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss that training minimizes: the mean over a batch."""
@@ -122,6 +131,12 @@ def load_splits(task: Supervised) -> Splits:
     return _CACHE[task]
 
 
+def set_splits(task: Supervised, splits: Splits) -> None:
+    """Give a task other data in this process, such as random ones for a timing."""
+    _CACHE.clear()
+    _CACHE[task] = splits
+
+
 class SupervisedTraining:
     """A supervised task in training."""
 
@@ -139,20 +154,45 @@ class SupervisedTraining:
         self.model = task.model().to(context.device)
         if context.processes > 1 and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("batch norm would see only the part of the batch in its process; use one process per run")
-        named_parameters = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        optimizer = context.make_optimizer(named_parameters)
+        optimizer = context.make_optimizer(self.model)
+        if task.precision == "float16" and needs_closure(optimizer):
+            raise ValueError("a GradScaler takes no closure, which this optimizer needs; set precision to bfloat16")
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.optimizers: Sequence[torch.optim.Optimizer] = (optimizer,)
         self.replica: nn.Module = DistributedDataParallel(self.model) if context.processes > 1 else self.model
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=task.precision == "float16")
         self.order = (-1, torch.empty(0))
+        self.steps_done = 0
 
     def step(self, index: int) -> Tensor:
         task, (optimizer,) = self.task, self.optimizers
+        self.steps_done = index + 1
         for group in optimizer.param_groups:
             group["lr"] = task.learning_rate(index, group["initial_lr"])
         self.model.train()
+        losses: list[Tensor] = []
+
+        def evaluate_gradients() -> float:
+            """The closure: every call evaluates the same batch with the same random numbers."""
+            losses.append(self._evaluate_gradients(index))
+            return losses[-1].item()
+
+        if needs_closure(optimizer):
+            optimizer.step(evaluate_gradients)
+        else:
+            losses.append(self._evaluate_gradients(index))
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        total = losses[0]  # before the step
+        if self.context.processes > 1:
+            torch.distributed.all_reduce(total)
+            total /= self.context.processes
+        return total
+
+    def _evaluate_gradients(self, index: int) -> Tensor:
+        """Set the gradients of a step's batch, clipped; returns its loss."""
+        task, (optimizer,) = self.task, self.optimizers
         optimizer.zero_grad()
         total = torch.zeros((), device=self.context.device)
         parts = range(self.context.rank, task.micro_batches, self.context.processes)
@@ -166,20 +206,18 @@ class SupervisedTraining:
         if task.clip is not None:
             self.scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), task.clip)
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.context.processes > 1:
-            torch.distributed.all_reduce(total)
-            total /= self.context.processes
         return total
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
+        last = self.context.steps is None or self.steps_done >= self.context.steps
+        with evaluating(self.optimizers):
+            means = {split: self._split_means(getattr(self.splits, split)) for split in ("valid", "test")[: 1 + last]}
         return {
             f"{split}_{name}": value
-            for split in ("valid", "test")
-            for name, value in self.task.summary(self._split_means(getattr(self.splits, split))).items()
+            for split, of_split in means.items()
+            for name, value in self.task.summary(of_split).items()
         }
 
     def weights(self) -> Mapping[str, Tensor]:

@@ -5,7 +5,7 @@ and overridden on the command line. `scales` names sets of settings, such as `mi
 compared (seeds, grid, length of the search, options per optimizer) is stated in a `Protocol`, not here.
 `start` returns a `Training`, which the runner steps, evaluates and saves:
 
-    training = task.start(Context(seed=0, make_optimizer=lambda named_parameters: SGD(named_parameters, lr=0.1)))
+    training = task.start(Context(seed=0, make_optimizer=lambda model: SGD(model.parameters(), lr=0.1)))
     loss = training.step(0)
     training.evaluate()                # {"valid_loss": 2.31, "test_loss": 2.30}
 
@@ -18,12 +18,12 @@ import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol.schema import is_number
@@ -31,8 +31,7 @@ from aimopt.lab.protocol.user_code import user_code
 from aimopt.lab.stats.values import Better
 from aimopt.messages.spelling import suggestion
 
-MakeOptimizer = Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
-
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 # Settings that must be integers of at least 1, if a task has them.
 COUNTS = (
@@ -76,10 +75,11 @@ class Context:
     """What a task gets from a run: the seed, the optimizer under test, the device and the processes."""
 
     seed: int
-    make_optimizer: MakeOptimizer  # for named parameters
+    make_optimizer: MakeOptimizer  # for the parameters of a model; the types of its layers may matter
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     processes: int = 1
+    steps: int | None = None  # number of steps that the run takes; None: not known, so every evaluation may be the last
 
 
 class Training(Protocol):
@@ -113,6 +113,13 @@ class Task(ABC):
     measure: ClassVar[Measure]  # the result in tables and verdicts
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {SCALE: {}}
     packages: ClassVar[tuple[str, ...]] = ()  # packages that may change a result; a run records their versions
+    # The relative difference of the measure that counts: optimizers closer than this are equal in practice. It is
+    # declared before any comparison, from the differences between seeds.
+    margin: ClassVar[float] = 0.01
+    # Settings that were added after runs were published. A run that leaves them at their defaults does not record
+    # them, so that the published ones keep their identity.
+    later_settings: ClassVar[tuple[str, ...]] = ()
+    gives_closures: ClassVar[bool] = False  # whether optimizers that need a closure for every step get one
 
     lr: float  # η₀, the usual learning rate on the task; the middle of a search
     steps: int  # length of the schedule
@@ -171,6 +178,17 @@ class Task(ABC):
                 raise ValueError(f"{f.name} must be a number > 0, got {value!r}")
         if self.lr is None:
             raise ValueError("lr must be a number > 0, got None")
+
+    def recorded_settings(self, scale: str) -> dict[str, Any]:
+        """The settings that runs and studies at a scale record, by name."""
+        settings = dataclasses.asdict(self)
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        left_out = [
+            name
+            for name in self.later_settings
+            if name not in self.scales[scale] and settings[name] == defaults[name]  # a scale's value is no default
+        ]
+        return {name: value for name, value in settings.items() if name not in left_out}
 
     @property
     def first_steady_step(self) -> int:

@@ -118,6 +118,11 @@ def short_verdict(difference: Difference | None) -> str:
     return verdict(difference) if difference is None or difference.too_few_seeds else shortened(difference.verdict)
 
 
+def tuned_options(standing: Standing) -> str:
+    """The chosen values of options that were searched besides the learning rate, as text."""
+    return ", ".join(f"{name.replace('_', ' ')} {general(value)}" for name, value in standing.tuned.items())
+
+
 def count_seeds(count: int) -> str:
     """1 seed, 5 seeds."""
     return f"{count} seed{'s' * (count != 1)}"
@@ -162,7 +167,10 @@ def summary(analysis: StudyAnalysis) -> list[str]:
             sentences.append(f"{standing.label} diverged on {standing.diverged} of {len(standing.finals)} seeds.")
     edges = [standing.label for standing in analysis.standings if standing.edge]
     if edges:
-        sentences.append(f"The learning rate of {listed(edges)} ended at the edge of the grid: it may not be the best.")
+        tried = "rates tried" if analysis.study.search else "grid"
+        sentences.append(
+            f"The learning rate of {listed(edges)} ended at the edge of the {tried}: it may not be the best."
+        )
     return so_far + sentences
 
 

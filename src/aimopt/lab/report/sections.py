@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aimopt.lab.analysis.across_tasks import across_tasks
+from aimopt.lab.analysis.across_tasks import AcrossTasks, across_tasks
 from aimopt.lab.analysis.study_analysis import Remark, StudyAnalysis
+from aimopt.lab.report import across as across_tables
 from aimopt.lab.report import figures, phrasing, tables
 from aimopt.lab.report.figures.style import Picture, Style, styles_of
 from aimopt.lab.report.tables import Table
@@ -66,6 +67,7 @@ class Report:
     first_pictures: tuple[NamedPicture, ...]  # the paired differences, before everything else
     results: Table | None
     ranks: Table | None
+    pooled: tuple[Table, ...]  # tests over several tasks, one table per reference
     pictures: tuple[NamedPicture, ...]  # across several tasks
     sections: tuple[Section, ...]
     styles: Mapping[str, Style]
@@ -92,18 +94,27 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
         first_pictures, sections = _take_first_picture(sections)
     return Report(
         title=title or phrasing.title(analyses),
-        headline=phrasing.headline(analyses, across),
+        headline=_headline(analyses, across),
         progress=_progress(analyses),
         done=_settled_and_total(analyses),
         first_pictures=tuple(first_pictures),
         results=results,
-        ranks=tables.ranks(across) if across else None,
+        ranks=across_tables.ranks(across) if across else None,
+        pooled=tuple(across_tables.pooled(across)) if across else (),
         pictures=tuple((f"across-{picture.name}", picture) for picture in pictures),
         sections=tuple(sections),
         styles=styles,
         compared=tuple(across.profile or across.ranks) if across else (),
         command=command,
     )
+
+
+def _headline(analyses: Sequence[StudyAnalysis], across: AcrossTasks | None) -> str:
+    """The headline, and the pooled test of its contender over several tasks."""
+    compared = next((a.study for a in analyses if a.study.is_comparison and a.study.headline_contender), None)
+    subject = compared.headline_contender if compared else None
+    pooled = across_tables.pooled_sentence(across, subject, compared.reference) if compared and subject else ""
+    return " ".join(text for text in (phrasing.headline(analyses, across), pooled) if text)
 
 
 def all_pictures(report: Report) -> list[NamedPicture]:

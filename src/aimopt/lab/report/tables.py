@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.verdicts import Tone, verdict_style
-from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
+from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference, Spread
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
     for analysis in shown:
         name = TableCell(phrasing.name_of(analysis), below=f"scale {analysis.study.scale}")
         rows.append((name, _metric(analysis), *(_result(analysis, label) for label in labels)))
+        rows.append(_median_row(analysis, labels))
         if analysis.study.published is not None:
             rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
-    note = "Mean and ± standard deviation of the seeds; best mean bold, second underlined. "
+    note = "Mean and ± standard deviation of the seeds, and below their median; best mean bold, second underlined. "
     equal = " = equal;" if any(cell.mark == "=" for row in rows for cell in row) else ""
     note += f"▲ better and ▼ worse than {phrasing.listed(references)};{equal} no mark: cannot tell."
     return Table("results", "Results", note, ("Task", "Metric", *labels), tuple(rows))
@@ -84,6 +85,14 @@ def _result(analysis: StudyAnalysis, label: str) -> TableCell:
 def planned_seeds(analysis: StudyAnalysis, standing: Standing) -> int:
     """The number of final runs that a contender has so far, ended or not; before its search ends, that of the study."""
     return len(standing.finals) or len(analysis.study.seeds)
+
+
+def _median_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCell, ...]:
+    """The medians of the seeds, which one exceptional seed does not change."""
+    spreads, decimals = {s.label: s.spread for s in analysis.standings}, phrasing.decimals_of(analysis)
+    medians = {label: spread.median for label, spread in spreads.items() if spread}
+    cells = (phrasing.number(medians[label], decimals) if label in medians else "" for label in labels)
+    return TableCell("", tone="muted"), TableCell("median", tone="muted"), *(TableCell(c, tone="muted") for c in cells)
 
 
 def _mean_and_std(spread: Spread, decimals: int) -> tuple[str, str]:
@@ -120,35 +129,65 @@ def verdicts(analysis: StudyAnalysis) -> Table | None:
     compared = [s for s in analysis.standings if s.difference is not None]
     if not compared:
         return None
-    decimals = phrasing.decimals_of(analysis)
+    decimals, in_looks = phrasing.decimals_of(analysis), bool(analysis.study.looks)
     rows = []
     for standing in compared:
         d = standing.difference
         assert d is not None
-        seeds = len(d.differences)
-        verdict = d.verdict
+        seeds, planned, verdict = len(d.differences), planned_seeds(analysis, standing), d.verdict
         tone = verdict_style(verdict).tone
-        planned = planned_seeds(analysis, standing)
         if seeds < planned:
             verdict += f", so far ({seeds} of {planned})"
         rows.append((
             TableCell(standing.label, contender=standing.label),
             TableCell(phrasing.signed(d.mean, decimals)),
             TableCell(phrasing.interval(d.low, d.high, decimals) or "–"),
-            TableCell(phrasing.general(d.effect, 2)),
-            TableCell(phrasing.probability(d.p)),
-            TableCell(phrasing.probability(d.t_p)),
-            TableCell(phrasing.probability(d.holm_p if math.isnan(d.t_p) else d.holm_t_p)),
+            *(_look_cells(standing, d) if in_looks else _test_cells(d)),
             TableCell(verdict, tone=tone),
         ))  # fmt: skip
     note = f"Gain in {analysis.measure.label} over {analysis.study.reference}, seed by seed; positive is better. "
-    note += (
-        "Better or worse: the p of the paired t-test, with Holm's correction, is below 0.05, and the sign flips agree "
-    )
-    note += f"as far as so few seeds can; with fewer than {ENOUGH_SEEDS} seeds there is no verdict. "
-    note += "With diverged runs only the signs count."
-    columns = ("Contender", "Gain", "95 % interval", "Effect d", "p, sign flips", "p, t", "p, Holm", "Verdict")
+    note += _rule_in_looks(analysis) if in_looks else RULE
+    tests = LOOK_COLUMNS if in_looks else TEST_COLUMNS
+    columns = ("Contender", "Gain", "95 % interval", *tests, "Verdict")
     return Table("verdicts", f"Against {analysis.study.reference}", note, columns, tuple(rows))
+
+
+TEST_COLUMNS = ("Effect d", "p, sign flips", "p, t", "p, Holm")
+LOOK_COLUMNS = ("Relative gain, interval of all looks", "Seeds", "Ahead in search")
+RULE = (
+    "Better or worse: the p of the paired t-test, with Holm's correction, is below 0.05, and the sign flips agree "
+    f"as far as so few seeds can; with fewer than {ENOUGH_SEEDS} seeds there is no verdict. "
+    "With diverged runs only the signs count."
+)
+
+
+def _test_cells(d: Difference) -> list[TableCell]:
+    return [
+        TableCell(phrasing.general(d.effect, 2)),
+        TableCell(phrasing.probability(d.p)),
+        TableCell(phrasing.probability(d.t_p)),
+        TableCell(phrasing.probability(d.holm_p if math.isnan(d.t_p) else d.holm_t_p)),
+    ]
+
+
+def _look_cells(standing: Standing, d: Difference) -> list[TableCell]:
+    decision, ahead = standing.decision, standing.ahead_in_search
+    known = decision is not None and math.isfinite(decision.low) and math.isfinite(decision.high)
+    relative = phrasing.interval(100 * decision.low, 100 * decision.high, 2) if decision and known else ""
+    return [
+        TableCell(f"{relative} %" if relative else "–"),
+        TableCell(str(len(d.differences))),
+        TableCell(f"{ahead[0]} of {ahead[1]}" if ahead else "–"),
+    ]
+
+
+def _rule_in_looks(analysis: StudyAnalysis) -> str:
+    looks, margin = phrasing.listed(map(str, analysis.study.looks)), f"±{100 * analysis.study.margin:g} %"
+    return (
+        f"Seeds are added until a contender is decided, with looks after {looks}. Better, worse or equal: the interval "
+        f"of the relative gain, which holds for all looks and contenders together, is beyond or inside {margin}, the "
+        "difference that the task counts. Ahead in search: on how many tuning seeds its best trial is ahead."
+    )
 
 
 def rates(analysis: StudyAnalysis) -> Table | None:
@@ -157,14 +196,15 @@ def rates(analysis: StudyAnalysis) -> Table | None:
         return None
     decimals = phrasing.decimals_of(analysis)
     untuned = any(s.untuned for s in analysis.standings)
+    tried = "rates tried" if analysis.study.search else "grid"
     rows = []
     for s in analysis.standings:
         if s.label != analysis.study.reference and not s.trials:
             continue
-        flag = f"{s.edge} of the grid" if s.edge else "inside the grid" if s.lr and s.trials else ""
+        flag = f"{s.edge} of the {tried}" if s.edge else f"inside the {tried}" if s.lr and s.trials else ""
         cells = [
             TableCell(s.label, contender=s.label),
-            TableCell(phrasing.general(s.lr)),
+            TableCell(phrasing.general(s.lr), below=phrasing.tuned_options(s)),
             TableCell(flag, tone="warning" if s.edge else "muted"),
             _spread_cell(s.spread, decimals),
         ]
@@ -198,14 +238,14 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         cells = [
             TableCell(s.label, contender=s.label),
             TableCell("–" if reached is None else "not reached" if reached.steps is None else f"{reached.steps:.0f}"),
-            TableCell(phrasing.general(reached.ratio if reached else None)),
+            _ratio_cell(reached.ratio_interval if reached else None),
         ]
         if timed:
-            c = s.cost
+            c, itself = s.cost, s.label == analysis.study.reference
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
-                TableCell(phrasing.general(reached.seconds_ratio if reached else None)),
-                TableCell(str(c.ratio) if c else "–"),
+                _ratio_cell(reached.seconds_interval if reached else None),
+                TableCell("1" if itself else str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
@@ -222,10 +262,19 @@ def cost(analysis: StudyAnalysis) -> Table | None:
         )
     target = analysis.target
     note = f"The target is {target.measure.label} {phrasing.general(target.value, 4)}, " if target else ""
-    note += f"the final mean of {analysis.study.reference}." if target else ""
+    note += f"the final mean of {analysis.study.reference} on the seeds of a contender. " if target else ""
+    note += "Below the ratios, 95 % intervals: seeds resampled."
     if timed:
-        note += " Times are steps times the measured seconds per step; quartiles in brackets."
+        note += " The ratio of times is the ratio of steps times the step time ratio, which is measured in turn with "
+        note += f"{analysis.study.reference} and has quartiles in brackets; its interval includes both uncertainties."
     return Table("cost", "To the target, and cost", note, columns, tuple(rows))
+
+
+def _ratio_cell(known: Interval | None) -> TableCell:
+    if known is None:
+        return TableCell("–")
+    below = f"[{phrasing.general(known.low)}, {phrasing.general(known.high)}]" if known.low < known.high else ""
+    return TableCell(phrasing.general(known.value), below=below)
 
 
 def returns(analysis: StudyAnalysis) -> Table | None:
@@ -287,25 +336,6 @@ def _result_cell(result: RunResult | None, decimals: int) -> TableCell:
     if result.settled:
         return TableCell(phrasing.number(result.value, decimals), tone="bad" if result.status == "diverged" else "")
     return TableCell(result.status, tone="warning")
-
-
-def ranks(across: AcrossTasks) -> Table:
-    """Average ranks, and the rank on each task."""
-    rows = [
-        (
-            TableCell(label, contender=label),
-            TableCell(f"{rank:.2f}", emphasis="best" if rank == min(across.ranks.values()) else ""),
-            *(TableCell(f"{task_ranks[label]:g}") for task_ranks in across.ranks_by_task.values()),
-        )
-        for label, rank in across.ranks.items()
-    ]
-    left = (
-        f" Left out, because they have no result on every task: {phrasing.listed(across.left_out)}."
-        if across.left_out
-        else ""
-    )
-    note = f"Rank by the mean, 1 is the best; equal means share a rank.{left}"
-    return Table("ranks", "Average rank", note, ("Contender", "Average", *across.tasks), tuple(rows))
 
 
 def provenance(analysis: StudyAnalysis) -> Table | None:

@@ -6,8 +6,10 @@ VERDICT_STYLES["better"].mark                       "▲"
 shortened("cannot tell with 5 seeds")               "cannot tell"
 """
 
+import re
 from typing import Literal, NamedTuple
 
+NUMBER_OF_SEEDS = re.compile(r" (with|after) \d+ seeds$")
 Kind = Literal["better", "worse", "equal", "identical", "unsure"]
 Tone = Literal["", "good", "bad", "equal", "unsure", "warning", "muted"]
 
@@ -43,4 +45,4 @@ def verdict_style(verdict: str) -> VerdictStyle:
 
 def shortened(verdict: str) -> str:
     """A verdict for a narrow column: without the number of seeds."""
-    return verdict.partition(" with ")[0]
+    return NUMBER_OF_SEEDS.sub("", verdict)

@@ -11,16 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, text
+from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number, optional, text
 from aimopt.measure.timing import Ratio
 
-_COST = fields({
-    "label": text,
-    "step_seconds": number(above=0),
-    "ratio": list_of(number(above=0), length=3),
-    "peak_bytes": integer(0),
-    "state_bytes": number(),
-})  # fmt: skip
+_COST = fields(
+    {
+        "label": text,
+        "step_seconds": number(above=0),
+        "ratio": list_of(number(above=0), length=3),
+        "peak_bytes": integer(0),
+        "state_bytes": number(),
+    },
+    {"rounds": optional(integer(1))},
+)
 SHAPE = fields({"reference": text, "costs": list_of(_COST), "machine": map_of(text)})
 
 
@@ -33,6 +36,7 @@ class Cost:
     ratio: Ratio  # step time relative to the reference
     peak_bytes: int  # of a process that trains with it
     state_bytes: float  # per parameter
+    rounds: int | None = None  # the number of ratios; None: an older version did not store it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,10 @@ below 0.05, which takes more than five seeds. Five seeds are enough if one conte
 other one on none.
 
 Holm's correction is applied in one place, `differences_on_shared_seeds`. The family of tests are all contenders of the
-table except the reference; a contender without a result yet counts too, so a p does not get worse when it arrives.
+table except the reference; a contender without a result yet counts too, so a p does not get worse when it arrives. A
+contender that is identical to the reference (Adam and AdamW without weight decay, the default values of a sweep) does
+not count: its p is 1 under every flip of signs, so its hypothesis cannot be rejected, and a hypothesis that cannot be
+rejected need not be paid for (Tarone, 1990).
 """
 
 import functools
@@ -50,6 +53,12 @@ class Spread(NamedTuple):
     diverged: int
     values: tuple[float, ...]
 
+    @property
+    def median(self) -> float:
+        """The median of the seeds, in which a diverged run is the worst value; NaN in the middle of ∞ and a number."""
+        with np.errstate(invalid="ignore"):
+            return float(np.median(self.values))
+
 
 class Difference(NamedTuple):
     """A contender against the reference, seed by seed. A positive number means that the contender is better.
@@ -66,6 +75,8 @@ class Difference(NamedTuple):
     t_p: float  # paired t-test
     holm_p: float  # p and t_p with Holm's correction for all contenders of the table
     holm_t_p: float
+    # The verdict of a study with looks, `sequential.py`; empty: the rule of this module.
+    verdict_in_looks: str = ""
 
     @property
     def too_few_seeds(self) -> bool:
@@ -76,6 +87,8 @@ class Difference(NamedTuple):
     def verdict(self) -> str:
         """Either "better", "worse", "identical", or "cannot tell" with the reason; the module gives the rule."""
         seeds, signs = len(self.differences), [np.sign(d) for d in self.differences if d]
+        if self.verdict_in_looks:
+            return self.verdict_in_looks
         if self.too_few_seeds:
             return f"cannot tell: too few seeds ({seeds} of at least {ENOUGH_SEEDS})"
         agree = len(set(signs)) == 1
@@ -128,12 +141,14 @@ def differences_on_shared_seeds(
             shared = [seed for seed in values[reference] if seed in by_seed]
             pair = [[by_seed[seed] for seed in shared], [values[reference][seed] for seed in shared]]
             uncorrected[name] = _difference(pair[0], pair[1], better) if shared else None
-    holm_p = holm([d.p if d else math.nan for d in uncorrected.values()])
-    holm_t_p = holm([d.t_p if d else math.nan for d in uncorrected.values()])
-    return {
+    family = {name: d for name, d in uncorrected.items() if d is None or any(d.differences)}
+    holm_p = holm([d.p if d else math.nan for d in family.values()])
+    holm_t_p = holm([d.t_p if d else math.nan for d in family.values()])
+    corrected = {
         name: difference and difference._replace(holm_p=p, holm_t_p=t_p)
-        for (name, difference), p, t_p in zip(uncorrected.items(), holm_p, holm_t_p, strict=True)
+        for (name, difference), p, t_p in zip(family.items(), holm_p, holm_t_p, strict=True)
     }
+    return uncorrected | corrected
 
 
 def _difference(contender: Sequence[float], reference: Sequence[float], better: Better) -> Difference:

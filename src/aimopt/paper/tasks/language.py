@@ -26,6 +26,8 @@ from aimopt.paper import data
 from aimopt.paper.data.extras import import_language_module
 from aimopt.paper.tasks import tokens
 
+UNKNOWN_BLOCKS = 500  # assumed for a timing without the text; WikiText's splits have about as many blocks of 512 tokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class Language(Supervised):
@@ -39,7 +41,8 @@ class Language(Supervised):
     vocabulary: int  # number of tokens that the model knows; also of a tokenizer that is trained here
     block: int  # tokens per block
     training_blocks: int | None = None  # number of blocks, from the start of the training text; None: all
-    evaluation_blocks: int | None = None  # number of evenly spaced blocks of each other split; None: all
+    # Number of evenly spaced blocks of each other split, or (of validation, of test); None: all.
+    evaluation_blocks: int | tuple[int, int] | None = None
     clip: float | None = 1.0
 
     @abstractmethod
@@ -54,11 +57,23 @@ class Language(Supervised):
         texts = self.texts()
         encoder = tokens.find_encoder(self.tokenizer, texts["train"], self.vocabulary)
         train = tokens.blocks(texts["train"], encoder, self.block, self.training_blocks)
+        counts = self.evaluation_blocks
+        valid_count, test_count = counts if isinstance(counts, tuple) else (counts, counts)
         valid, test = (
-            tokens.evenly_spaced(tokens.blocks(texts[split], encoder, self.block), self.evaluation_blocks)
-            for split in ("valid", "test")
+            tokens.evenly_spaced(tokens.blocks(texts[split], encoder, self.block), count)
+            for split, count in (("valid", valid_count), ("test", test_count))
         )
         return Splits((train,), (valid,), (test,))
+
+    def random_examples(self) -> Splits:
+        counts = self.evaluation_blocks
+        valid, test = counts if isinstance(counts, tuple) else (counts, counts)
+
+        def blocks(count: int | None) -> Batch:  # `expand` needs no memory; without a text, its length is not known
+            one = torch.randint(self.vocabulary, (1, self.block), dtype=torch.int32)
+            return (one.expand(UNKNOWN_BLOCKS if count is None else count, self.block),)
+
+        return Splits(train=blocks(self.batch_size), valid=blocks(valid), test=blocks(test))
 
     def prepare(self) -> None:
         self.data()
@@ -82,10 +97,32 @@ class WikitextGPT2(Language):
     """
 
     title: ClassVar[str] = "WikiText-103, GPT-2"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "WikiText-2, small GPT-2"}
+    titles: ClassVar[Mapping[str, str]] = {"mini": "WikiText-2, GPT-2 (84k)", "mini-1": "WikiText-2, small GPT-2"}
+    later_settings: ClassVar[tuple[str, ...]] = ("initial_std",)
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
+            "lr": 8e-3,
+            "steps": 500,
+            "evaluate_every": 50,
+            "warmup_steps": 40,
+            "batch_size": 64,
+            "micro_batches": 1,
+            "evaluation_batch_size": 128,
+            "precision": "float32",
+            "corpus": "wikitext2",
+            "tokenizer": "bpe",
+            "vocabulary": 512,
+            "block": 64,
+            "evaluation_blocks": (256, 4096),
+            "width": 48,
+            "layers": 2,
+            "heads": 3,
+            "positions": 64,
+            "dropout": 0.0,
+            "initial_std": 0.08,
+        },
+        "mini-1": {
             "lr": 2e-3,
             "steps": 300,
             "evaluate_every": 30,
@@ -124,6 +161,7 @@ class WikitextGPT2(Language):
     heads: int = 12
     positions: int = 1024
     dropout: float = 0.1
+    initial_std: float = 0.02  # of the weights; GPT-2's own for 768 units, far too small for 48
 
     def model(self) -> nn.Module:
         transformers = import_language_module("transformers")
@@ -136,6 +174,8 @@ class WikitextGPT2(Language):
             resid_pdrop=self.dropout,
             embd_pdrop=self.dropout,
             attn_pdrop=self.dropout,
+            initializer_range=self.initial_std,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own function, in one operation instead of eight
             **PLAIN,
         )
         return transformers.GPT2LMHeadModel(config)
@@ -152,10 +192,32 @@ class FinewebQwen(Language):
     """
 
     title: ClassVar[str] = "FineWeb-Edu, Qwen2.5-0.5B"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "enwik8, small Qwen2"}
+    titles: ClassVar[Mapping[str, str]] = {"mini": "enwik8, small Qwen2", "mini-1": "enwik8, small Qwen2"}
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
+            "lr": 2e-3,
+            "steps": 350,
+            "evaluate_every": 35,
+            "warmup_steps": 10,
+            "batch_size": 8,
+            "micro_batches": 2,
+            "evaluation_batch_size": 32,
+            "precision": "float32",
+            "corpus": "enwik8",
+            "tokenizer": "bpe",
+            "separator": "",
+            "vocabulary": 4096,
+            "block": 64,
+            "training_blocks": 32_768,
+            "evaluation_blocks": 96,
+            "width": 128,
+            "layers": 4,
+            "heads": 4,
+            "key_value_heads": 2,
+            "hidden": 352,
+        },
+        "mini-1": {
             "lr": 2e-3,
             "steps": 350,
             "evaluate_every": 35,
@@ -232,11 +294,28 @@ class WikitextFinetune(Language):
     """
 
     title: ClassVar[str] = "WikiText-2 fine-tuning, GPT-2"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "WikiText-2 fine-tuning, stories15M"}
+    titles: ClassVar[Mapping[str, str]] = {
+        "mini": "WikiText-2 fine-tuning, stories15M",
+        "mini-1": "WikiText-2 fine-tuning, stories15M",
+    }
     score: ClassVar[Measure] = Measure("valid_perplexity", "validation perplexity")
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
+            "lr": 2.5e-4,
+            "steps": 60,
+            "evaluate_every": 6,
+            "batch_size": 4,
+            "micro_batches": 1,
+            "precision": "float32",
+            "corpus": "wikitext2",
+            "tokenizer": "stories15m",
+            "vocabulary": 32_000,
+            "block": 64,
+            "evaluation_blocks": 16,
+            "pretrained": "stories15m",
+        },
+        "mini-1": {
             "lr": 2.5e-4,
             "steps": 60,
             "evaluate_every": 6,

@@ -5,7 +5,7 @@ warm-up comes before the first step; its actions are uniformly random. Every eva
 same initial states. Two evaluations of a run, or two runs with one seed, then differ only by what was learned:
 
     task = Pendulum.at_scale("mini")
-    training = task.start(Context(seed=0, make_optimizer=lambda named: RADAR(named, lr=task.lr, gamma=0.01)))
+    training = task.start(Context(seed=0, make_optimizer=lambda model: create("RADAR", model, lr=task.lr, gamma=0.01)))
     training.step(0)                   # the loss of the critics
     training.evaluate()                # {"valid_return": -1216.3, "test_return": -1189.0}
 
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
-from aimopt.lab.protocol.optimizers import load_state
+from aimopt.lab.protocol.optimizers import evaluating, load_state
 from aimopt.lab.protocol.randomness import derive, generator
 from aimopt.lab.protocol.task import Context, Measure, Task
 from aimopt.paper.tasks.experience import Episodes, Replay, simulators
@@ -85,8 +85,8 @@ class HalfCheetah(SoftActorCritic):
     """Run forward on two legs; always 1,000 steps per episode."""
 
     title: ClassVar[str] = "HalfCheetah-v4, SAC"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "HalfCheetah-v4, short SAC"}
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": {}}
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "HalfCheetah-v4, short SAC")
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
 
     environment: str = "HalfCheetah-v4"
 
@@ -96,8 +96,8 @@ class Walker2d(SoftActorCritic):
     """Walk forward without falling; at most 1,000 steps per episode."""
 
     title: ClassVar[str] = "Walker2d-v4, SAC"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "Walker2d-v4, short SAC"}
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "paper": {}}
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "Walker2d-v4, short SAC")
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
 
     environment: str = "Walker2d-v4"
 
@@ -107,7 +107,10 @@ class Pendulum(SoftActorCritic):
     """Swing a pendulum up and hold it; not in the paper, but learned within a minute."""
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": {**MINI, "steps": 5000, "evaluate_every": 250}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "mini": {**MINI, "steps": 5000, "evaluate_every": 250},
+        "mini-1": {**MINI, "steps": 5000, "evaluate_every": 250},
+    }
 
     environment: str = "Pendulum-v1"
 
@@ -146,13 +149,11 @@ class Agent(nn.Module):
         self.policy = Policy(observations, actions, task.width, task.log_std)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(task.temperature)))
 
-    def parameters_by_optimizer(self) -> list[list[tuple[str, Tensor]]]:
-        """One list of named parameters per optimizer."""
-        named = list(self.named_parameters())
-        return [
-            [(name, p) for name, p in named if name.startswith(prefix)]
-            for prefix in ("q1.", "q2.", "policy.", "log_temperature")
-        ]
+    def models(self) -> list[nn.Module]:
+        """One model per optimizer; their parameters have the same names as here."""
+        networks = {"q1": self.q1, "q2": self.q2, "policy": self.policy}
+        temperature = nn.ParameterDict({"log_temperature": self.log_temperature})
+        return [*(nn.ModuleDict({name: network}) for name, network in networks.items()), temperature]
 
 
 def network(inputs: int, width: int, outputs: int) -> nn.Sequential:
@@ -186,7 +187,7 @@ class SoftActorCriticTraining:
         self.target_params: list[Tensor] = list(self.targets.parameters())
         self.critic_params: list[Tensor] = list(self.critics.parameters())
         self.optimizers: Sequence[torch.optim.Optimizer] = [
-            context.make_optimizer(named) for named in self.agent.parameters_by_optimizer()
+            context.make_optimizer(model) for model in self.agent.models()
         ]
         self.replay = Replay(task.replay, observations, self.actions, context.device)
         self.evaluations: list[Episodes] = []
@@ -260,11 +261,12 @@ class SoftActorCriticTraining:
         for episodes, start in zip(self.evaluations, starts, strict=True):
             episodes.begin(derive(self.context.seed, "evaluation", *start))
         returns = [0.0] * len(starts)
-        while running := [i for i, episodes in enumerate(self.evaluations) if not episodes.over]:
-            observations = torch.stack([self.evaluations[i].observation for i in running])
-            actions = self.agent.policy.mode(observations.to(self.context.device)).cpu()
-            for i, action in zip(running, actions, strict=True):
-                returns[i] += self.evaluations[i].step(action)[0]
+        with evaluating(self.optimizers):
+            while running := [i for i, episodes in enumerate(self.evaluations) if not episodes.over]:
+                observations = torch.stack([self.evaluations[i].observation for i in running])
+                actions = self.agent.policy.mode(observations.to(self.context.device)).cpu()
+                for i, action in zip(running, actions, strict=True):
+                    returns[i] += self.evaluations[i].step(action)[0]
         return {"valid_return": statistics.fmean(returns[:count]), "test_return": statistics.fmean(returns[count:])}
 
     def weights(self) -> Mapping[str, Tensor]:

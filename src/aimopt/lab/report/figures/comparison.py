@@ -103,6 +103,9 @@ def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         assert standing.difference is not None
         _draw_difference(ax, standing.difference, row, styles[standing.label], _series(analysis, standing))
     centre_on_zero(ax)
+    margin = margin_of(analysis)
+    if margin:
+        ax.axvspan(-margin, margin, color=MUTED, alpha=0.16, zorder=0.5, linewidth=0)
     reference = analysis.study.reference
     ax.set_xlabel(wrapped(f"gain in {analysis.measure.label} over {clipped(reference, REFERENCE_WIDTH)}"))
     plain_ticks(ax, "x")
@@ -110,10 +113,18 @@ def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         "differences",
         f"Paired difference from {reference}",
         "One dot per seed, with the same initial weights and order of the data. The line is the 95 % interval of the "
-        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell.",
+        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell."
+        f"{' Inside the grey band the task counts contenders as equal.' if margin else ''}",
         f"Paired differences in {analysis.measure.label} of {phrasing.listed(s.label for s in shown)} from {reference}",
         figure,
     )
+
+
+def margin_of(analysis: StudyAnalysis) -> float:
+    """The difference that counts, in the units of the measure; 0 without looks. The task states it as a ratio."""
+    spread = analysis.reference.spread
+    known = analysis.study.looks and spread is not None and math.isfinite(spread.mean)
+    return analysis.study.margin * abs(spread.mean) if known and spread else 0.0
 
 
 def _draw_difference(ax: Axes, difference: Difference, row: int, style: Style, gid: str) -> None:
@@ -175,6 +186,8 @@ def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
             continue
         ax.plot([1, reached.ratio], [row, row], color=style.light, linewidth=2, alpha=0.5, gid=gid)
         ax.plot([reached.ratio], [row], marker=style.marker, markersize=7, color=style.light, gid=gid)
+        if reached.ratio_interval is not None and math.isfinite(reached.ratio_interval.high):
+            ax.plot(reached.ratio_interval[1:], [row, row], color=style.light, linewidth=1, gid=gid)
         if reached.seconds_ratio is not None:
             hollow: dict[str, Any] = dict(markerfacecolor=CARD, markeredgecolor=style.light, markeredgewidth=1.4)
             ax.plot([reached.seconds_ratio], [row], marker=style.marker, markersize=7, gid=gid, **hollow)
@@ -186,7 +199,7 @@ def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
     ax.set_xlabel(wrapped(f"ratio to {clipped(reference, REFERENCE_WIDTH)}"))
     plain_ticks(ax, "x")
     target = phrasing.general(analysis.target.value, 4)
-    hollow_means = " Filled: steps; hollow: time, from the measured seconds per step." if timed else ""
+    hollow_means = " Filled: steps, with the 95 % interval over seeds; hollow: time." if timed else ""
     return Picture(
         "target",
         f"How soon {analysis.target.measure.label} {target} is reached",

@@ -140,7 +140,8 @@ def profile(across: AcrossTasks, styles: Styles, stamp: str) -> Picture | None:
         width = 2.1 if style.emphasized else 1.4
         line: dict[str, Any] = dict(color=style.light, linestyle=style.dash, linewidth=width, drawstyle="steps-post")
         ax.plot(across.thresholds, shares, gid=f"series-{i}", **line)
-        points = [[x, y, y, y] for x, y in zip(across.thresholds, shares, strict=True)]
+        band = across.profile_bands[label]
+        points = [[*point] for point in zip(across.thresholds, shares, band.low, band.high, strict=True)]
         lines.append(DataLine(label, i, points))
         # Many lines end at 1. The area below a line decides the order of their names.
         ends.append(LineEnd(label, shares[-1] + 1e-3 * sum(shares) / len(shares), style, f"series-{i}"))
@@ -173,6 +174,8 @@ def ranks(across: AcrossTasks, styles: Styles, stamp: str) -> Picture:
         ax.scatter(
             ranks_of_label, [row] * len(ranks_of_label), s=14, color=style.light, alpha=0.4, linewidths=0, gid=gid
         )
+        known = across.rank_intervals[label]
+        ax.plot([known.low, known.high], [row, row], color=style.light, linewidth=1.4, gid=gid)
         ax.plot([across.ranks[label]], [row], marker=style.marker, markersize=8, color=style.light, gid=gid)
     ax.set_xlim(0.7, len(labels) + 0.3)
     ax.set_xlabel("rank by the mean ↓")
@@ -180,7 +183,8 @@ def ranks(across: AcrossTasks, styles: Styles, stamp: str) -> Picture:
     return Picture(
         "ranks",
         "Average rank",
-        f"Over {len(across.tasks)} tasks; the faint dots are the ranks on each task.",
+        f"Over {len(across.tasks)} tasks, with the 95 % interval if the seeds of each task are resampled; the faint "
+        "dots are the ranks on each task.",
         f"Average ranks of {phrasing.listed(labels)}",
         figure,
     )

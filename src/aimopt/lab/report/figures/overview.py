@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report import phrasing
-from aimopt.lab.report.figures.comparison import centre_on_zero, note_verdict
+from aimopt.lab.report.figures.comparison import centre_on_zero, margin_of, note_verdict
 from aimopt.lab.report.figures.labels import REFERENCE_WIDTH, clipped, clipped_names, name_rows, wrapped
 from aimopt.lab.report.figures.style import (
     BAD,
@@ -47,6 +47,7 @@ class _Row(NamedTuple):
     task: str
     difference: Difference
     unit: float  # the standard deviation of the seeds of the reference
+    margin: float  # the difference that counts; 0: not stated
 
 
 @styled
@@ -60,7 +61,7 @@ def subject_by_task(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: st
     figure, ax = new_figure(stamp, (WIDTH, max(2.2, 1.1 + ROW_HEIGHT * len(rows))))
     name_rows(ax, [row.task for row in rows])
     style = styles[subject]
-    for position, (_, difference, unit) in enumerate(rows):
+    for position, (_, difference, unit, margin) in enumerate(rows):
         gains = [gain / unit for gain in difference.differences if math.isfinite(gain)]
         ax.scatter(gains, [position + 0.2] * len(gains), s=9, color=style.light, alpha=0.5, linewidths=0)
         if math.isfinite(difference.low):
@@ -70,6 +71,9 @@ def subject_by_task(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: st
             face = CARD if verdict_kind(difference.verdict) == "unsure" else style.light
             marks: dict[str, Any] = dict(markerfacecolor=face, markeredgecolor=style.light, markeredgewidth=1.4)
             ax.plot([difference.mean / unit], [position - 0.07], marker="o", markersize=7.5, **marks)
+        if margin:
+            band: dict[str, Any] = dict(color=MUTED, alpha=0.16, zorder=0.5, linewidth=0)
+            ax.fill_betweenx([position - 0.45, position + 0.45], -margin / unit, margin / unit, **band)
         note_verdict(ax, position, difference, "")
     centre_on_zero(ax)
     ax.set_xlabel(wrapped(f"gain over {clipped(reference, REFERENCE_WIDTH)}, in standard deviations of its seeds"))
@@ -78,7 +82,8 @@ def subject_by_task(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: st
         "subject",
         f"{subject} against {reference}",
         "One dot per seed: the paired difference, in units of the spread of the reference on that task. The line is "
-        "the 95 % interval of the mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell.",
+        "the 95 % interval of the mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell."
+        f"{' Inside the grey bands the tasks count contenders as equal.' if any(row.margin for row in rows) else ''}",
         f"Paired differences of {subject} from {reference} on {phrasing.listed(row.task for row in rows)}",
         figure,
     )
@@ -92,7 +97,7 @@ def _row(analysis: StudyAnalysis, subject: str | None, reference: str) -> _Row |
         return None
     if not math.isfinite(spread.std) or spread.std <= 0:
         return None
-    return _Row(analysis.title, standing.difference, spread.std)
+    return _Row(analysis.title, standing.difference, spread.std, margin_of(analysis))
 
 
 @styled

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis, judged_value
-from aimopt.lab.protocol.study import Role
+from aimopt.lab.protocol.schedule import Role
 from aimopt.lab.results.run import Run
 from aimopt.messages.clean_text import one_line
 

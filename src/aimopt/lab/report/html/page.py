@@ -53,6 +53,8 @@ def page(report: Report, rendered: Mapping[str, RenderedPicture], refresh: float
         sweeps=[section for section in report.sections if not section.is_comparison],
         marks={style.mark: (style.tone, kind) for kind, style in VERDICT_STYLES.items() if style.mark},
         contents=_contents(report),
+        looks=any(section.analysis.study.looks for section in report.sections),
+        fixed_seeds=any(not section.analysis.study.looks for section in report.sections),
         enough_seeds=ENOUGH_SEEDS,
     )
 

@@ -1,0 +1,149 @@
+"""The docs' tables follow from the archived runs, by arithmetic that shares no code with the lab."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import recompute
+from archived_runs import Archive, holm, verdicts
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_all_tables_follow_from_the_archives_without_aimopt() -> None:
+    without_aimopt = "import sys; sys.modules['aimopt'] = None; import recompute; sys.exit(recompute.main())"
+    answer = subprocess.run(
+        [sys.executable, "-c", without_aimopt],
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "the archived runs give every table" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (
+            "| 1.66460 ± 0.01347 |",
+            "| 1.66450 ± 0.01347 |",
+            "the page says '1.66450 ± 0.01347', recomputed is '1.664595",
+        ),
+        ("| 1.66460 ± 0.01347 |", "| 1.66460 ± 0.01348 |", "the page says '1.66460 ± 0.01348'"),
+        ("| delta=0.8 | 217.09 ± 9.26 | better |", "| delta=0.8 | 217.09 ± 9.26 | worse |", "recomputed is 'better'"),
+        ("| ℓ/η = 0.1 | 1.6723 |", "| ℓ/η = 0.1 | 1.6724 |", "the page says '1.6724'"),
+        ("| delta=0.8 | 217.09 ± 9.26 | better |\n", "", "the page has 5 rows, and there are 6"),
+        ("without RADAR -0.40.", "without RADAR +0.40.", "the page does not say"),
+        ("NAdam 3.3, AdaBelief", "NAdam 3.4, AdaBelief", "the page does not say '(2"),
+        ("758 runs", "757 runs", "the page does not say 'there are 758 runs"),
+        (
+            "## Limits of",
+            "## A table\n\n| a |\n|---|\n| 1 |\n\n## Limits of",
+            "'A table': this table is not recomputed",
+        ),
+        ("## In short", "## In brief", "no table has the marker 'In short'"),
+    ],
+)
+def test_a_changed_page_is_refused(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    assert old in text
+    (tmp_path / "results").symlink_to(ROOT / "docs" / "results")
+    (tmp_path / "reproduction.md").write_text(text.replace(old, new, 1))
+    page = recompute.Page(tmp_path / "reproduction.md")
+    said = [*recompute.disagreements(page, recompute.PAGES["docs/reproduction.md"])]
+    assert any(complaint in sentence for sentence in said), said
+
+
+def test_numbers_agree_at_the_printed_precision() -> None:
+    assert recompute.says("1.665 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
+    assert not recompute.says("1.664 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
+    assert recompute.says("at −0.5, edge", [-0.46, ", edge"])
+    assert recompute.says("1.25e-06", [1.2499e-6], whole=True)
+    assert not recompute.says("1.25e-06", [1.24e-6], whole=True)
+    assert not recompute.says("0.0", [], whole=True)
+
+
+def test_holm_and_verdicts_by_hand() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx(
+        {"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06}
+    )
+    losses = {seed: 1 + 0.1 * seed for seed in range(5)}
+    lower = {seed: loss - 0.2 - 0.01 * seed**2 for seed, loss in losses.items()}
+    said = verdicts({"A": losses, "B": lower, "C": dict(losses)}, "A", "lower")
+    assert said == {"B": "better", "C": "identical"}
+    assert verdicts({"A": losses, "B": lower}, "A", "higher") == {"B": "worse"}
+    assert verdicts({"A": losses, "B": {0: 0.5, 1: 0.7}}, "A", "lower") == {"B": "cannot tell"}
+
+
+def test_an_archive_with_facts_needs_no_guess(tmp_path: Path) -> None:
+    """The rate, the options and the measures of a study that stores them are taken from there."""
+    draw = np.random.default_rng(0)
+    contender = {"label": "Mine", "optimizer": "Mine", "options": {"beta": 0.5}}
+    facts = {
+        "score": {"key": "valid_score", "better": "higher"},
+        "measure": {"key": "test_score", "better": "higher"},
+        "contenders": {"Mine": {"usual_rate": 0.1, "options": {"beta": 0.5, "gamma": 2}}},
+    }
+    study = {
+        "name": "compare", "task": "t", "scale": "s", "contenders": [contender], "seeds": [0, 1], "grid": [1, 2, 4],
+        "tuning_seed": 9, "facts": facts,
+    }  # fmt: skip
+    runs = [
+        run(lr, seed, options, float(draw.normal()) + lr)
+        for lr in (0.1, 0.2, 0.4)
+        for seed in (0, 1, 9)
+        for options in ({"beta": 0.5, "gamma": 2}, {"beta": 0.9, "gamma": 2})
+    ]
+    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as files:
+        add(files, "./studies/compare.json", json.dumps(study))
+        add(files, "./studies/compare.overhead.json", "{}")
+        for number, texts in enumerate(runs):
+            for name, text in texts.items():
+                add(files, f"./t-s/{number}/{name}", text)
+    archive = Archive.read([tmp_path / "a.tar.xz"])
+    assert archive.usual_rate("Mine", study) == 0.1
+    own = [r for r in archive.runs if r.config["options"]["beta"] == 0.5]
+    scores = {
+        r.config["lr"]: stats.tmean([h["valid_score"] for h in r.history][-3:]) for r in own if r.config["seed"] == 9
+    }
+    choice = archive.chosen("Mine", study)
+    assert choice.rate == max(scores, key=scores.__getitem__)
+    finals = archive.finals("Mine", study)
+    assert finals == {
+        r.config["seed"]: r.history[-1]["test_score"]
+        for r in own
+        if r.config["lr"] == choice.rate and r.config["seed"] != 9
+    }
+
+
+def run(lr: float, seed: int, options: dict[str, Any], value: float) -> dict[str, str]:
+    config = {
+        "task": "t", "scale": "s", "optimizer": "Mine", "options": options, "lr": lr, "seed": seed, "steps": 4,
+        "settings": {"steps": 4},
+    }  # fmt: skip
+    records = [{"step": step, "valid_score": value + step, "test_score": value - step} for step in range(1, 5)]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    checksum = hashlib.sha256(lines.encode()).hexdigest()
+    result = {"status": "finished", "facts": {"seconds": 1.0}, "metrics": checksum}
+    return {
+        "manifest.json": json.dumps({"config": config}),
+        "metrics.jsonl": lines,
+        "result.json": json.dumps(result),
+    }
+
+
+def add(files: tarfile.TarFile, name: str, text: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(text.encode())
+    files.addfile(member, io.BytesIO(text.encode()))
