@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,6 +24,8 @@ from aimopt.lab.protocol.supervised import Batch, Splits, Supervised
 from aimopt.lab.protocol.task import Measure
 from aimopt.paper.data.extras import import_language_module
 from aimopt.paper.tasks import tokens
+
+UNKNOWN_BLOCKS = 500  # assumed for a timing without the text; WikiText's splits have about as many blocks of 512 tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,16 @@ class Language(Supervised):
             for split, count in (("valid", valid_count), ("test", test_count))
         )
         return Splits((train,), (valid,), (test,))
+
+    def random_examples(self) -> Splits:
+        counts = self.evaluation_blocks
+        valid, test = counts if isinstance(counts, tuple) else (counts, counts)
+
+        def blocks(count: int | None) -> Batch:  # `expand` needs no memory; without a text, its length is not known
+            one = torch.randint(self.vocabulary, (1, self.block), dtype=torch.int32)
+            return (one.expand(UNKNOWN_BLOCKS if count is None else count, self.block),)
+
+        return Splits(train=blocks(self.batch_size), valid=blocks(valid), test=blocks(test))
 
     def prepare(self) -> None:
         self.data()
