@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # type checkers cannot read the table below; `name as name` m
     from aimopt.lab.execution.resources import Resources as Resources
     from aimopt.lab.findings import Findings as Findings
     from aimopt.lab.protocol.exploration import Exploration as Exploration
+    from aimopt.lab.protocol.lengths import lengths as lengths
     from aimopt.lab.protocol.protocol import Protocol as Protocol
     from aimopt.lab.protocol.protocol import PublishedTable as PublishedTable
     from aimopt.lab.protocol.protocol import same_options as same_options
@@ -48,6 +49,7 @@ _NAMES = {
     "execution.resources": ("Resources",),
     "findings": ("Findings",),
     "protocol.exploration": ("Exploration",),
+    "protocol.lengths": ("lengths",),
     "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
     "protocol.recipes": ("compare", "sensitivity"),
     "protocol.run_config": ("RunConfig",),

@@ -6,6 +6,7 @@
     bootstrap.py   across tasks, as in reinforcement learning: interquartile mean, probability of improvement
     targets.py     the step at which a curve reaches a target
     tuning.py      the best learning rate of a search
+    tuning_budget.py    what a search would have found with fewer trials
 
     paired_differences({"Mine": losses, "Other": others}, reference="Other", better="lower")["Mine"].verdict
 
