@@ -14,6 +14,7 @@ from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.verdicts import verdict_kind
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 from aimopt.paper.entries import TASKS
@@ -99,7 +100,7 @@ def verdict(analysis: StudyAnalysis, standing: Standing) -> str:
     if standing.label == analysis.study.reference:
         return ""
     said = phrasing.verdict(standing.difference)
-    return "cannot tell" if phrasing.is_unsure(said) else said
+    return "cannot tell" if verdict_kind(said) == "unsure" else said
 
 
 def spread(analysis: StudyAnalysis, standing: Standing) -> str:

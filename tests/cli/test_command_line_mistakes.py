@@ -341,7 +341,10 @@ def test_a_file_that_holds_something_else(command: str, name: str, capsys: pytes
     assert message in error_message(f"{command} {name}", capsys)
 
 
-def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     sparse = "torch.optim:SparseAdam"
     message = error_message(
         f"compare digits --scale demo --optimizers {sparse} AdamW --reference {sparse} --dry-run", capsys
@@ -350,7 +353,10 @@ def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(capsys: 
     assert "SparseAdam does not support dense gradients" in message
 
 
-def test_data_that_cannot_be_made_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_cannot_be_made_are_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     assert main(["prepare", "mine.py:Line", "digits"]) == 1
     output = capsys.readouterr()
     assert "mine.py:Line: the data cannot be read: KeyError: 'no data'" in output.err

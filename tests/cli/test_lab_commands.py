@@ -1,5 +1,6 @@
 """The lab on the command line, as a user meets it."""
 
+import json
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from aimopt.lab.protocol import study_files
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.store import Store
-from short_studies import SHORT
+from short_studies import SHORT, short_study
 
 SETTINGS = [f"--set={name}={value}" for name, value in SHORT.items()]
 QUICK = ["--workers=1", "--scale=demo", "--grid", "0.5", "1", "--seeds", "0", "1", "--search-steps=6", *SETTINGS]
@@ -106,11 +107,12 @@ class Slow(torch.optim.SGD):
 """
 
 
-def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     assert main(["compare", "digits", "--dry-run", *QUICK]) == 0
     output = capsys.readouterr().out
     assert re.search(r"compare of digits at scale demo: 48 runs at most, 0 reused; .* ms per step", output)
-    assert re.search(r"MiB of memory per run, .* MiB of disk", output)
+    assert re.search(r"MiB of memory per run, .* MiB of disk\n- some steps of AdamW on its data were timed", output)
     assert Store("results").runs() == {}
 
 
@@ -128,6 +130,38 @@ def test_a_failure_is_reported_and_is_the_exit_status(capsys: pytest.CaptureFixt
     assert "failed (RuntimeError: out of luck)" in capsys.readouterr().out
     assert main(["status"]) == 1
     assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
+
+
+def test_status_tells_interrupted_runs_from_running_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    store, study = Store("results"), short_study(grid=(1.0,))
+    store.save_study(study)
+    config = study.cells({})[0].config
+    writer = store.claim_run(config)
+    assert writer is not None
+    writer.begin(config)
+
+    def printed() -> str:
+        assert main(["status"]) == 0
+        return capsys.readouterr().out
+
+    (claim,) = store.folder(config).glob("claim.*")
+    known = json.loads(claim.read_text())
+    assert printed() == "compare of digits at scale demo: 1 running, 3 missing\n"
+    long_ago = time.time() - 7200
+    os.utime(claim, (long_ago, long_ago))  # this process exists, but could be suspended or another one of its number
+    assert "1 interrupted, 3 missing" in (told := printed())
+    assert f"process {os.getpid()} of this machine has given no sign of life for 2.0 h" in told
+    claim.write_text(json.dumps(known | {"host": "node7 a4f1 pid:[1]"}))  # as a process of another machine does
+    assert printed() == "compare of digits at scale demo: 1 running, 3 missing\n"
+    os.utime(claim, (long_ago, long_ago))
+    line = (
+        f"interrupted, as far as is known: {config}: process {os.getpid()} of node7 has given no sign of life for 2.0 h"
+    )
+    assert printed().splitlines() == ["compare of digits at scale demo: 1 interrupted, 3 missing", line]
+    claim.write_text(json.dumps(known | {"pid": 2**22 + 1}))  # no process can have this number
+    assert printed() == "compare of digits at scale demo: 1 interrupted, 3 missing\n"
+    writer.release()
+    assert printed() == "compare of digits at scale demo: 1 interrupted, 3 missing\n"
 
 
 @pytest.mark.parametrize(

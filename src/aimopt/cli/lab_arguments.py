@@ -60,7 +60,9 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         "contender is decided (default: that of the task)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the time, memory and disk space that the runs need, and stop"
+        "--dry-run",
+        action="store_true",
+        help="print the time, memory and disk space that the runs need, and from what this is known; downloads nothing",
     )
     parser.add_argument("--no-costs", action="store_true", help="do not measure time and memory of a step")
     parser.add_argument("--report", type=folder, metavar="DIR", help="folder of the report (default: STORE/report)")
@@ -203,7 +205,7 @@ def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
     console = CleanConsole()
     if arguments.dry_run:
         for study in studies:
-            _print_forecast(study, arguments, console)
+            _print_forecast(study, arguments, console, len(studies))
         return 0
     try:
         batch = api.run_all(
@@ -225,18 +227,29 @@ def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
     return FAILED if batch.failed else 0
 
 
-def _print_forecast(study: "Study", arguments: argparse.Namespace, console: "Console") -> None:
+def _print_forecast(study: "Study", arguments: argparse.Namespace, console: "Console", studies: int) -> None:
     from aimopt.lab import api
+    from aimopt.lab.execution.cost_forecast import TIMING_SECONDS
     from aimopt.lab.execution.progress import format_duration
 
-    forecast = api.forecast(study, arguments.store, resources_of(arguments))
+    seconds = max(TIMING_SECONDS / studies, TIMING_SECONDS / 2)  # a process needs some seconds to start
+    forecast = api.forecast(study, arguments.store, resources_of(arguments), seconds)
+    runs = f"{forecast.runs} runs at most, {forecast.reused} reused"
+    if forecast.step_seconds is None or forecast.seconds is None or forecast.first_seconds is None:
+        times = ["the time is not known"]
+    else:
+        times = [f"{forecast.step_seconds * 1e3:.1f} ms per step"]
+        times += [f"{forecast.evaluation_seconds:.2f} s per evaluation"] if forecast.evaluation_seconds else []
+        least = f"{format_duration(forecast.first_seconds)} to " if forecast.first_runs < forecast.runs else ""
+        at_once = f"{forecast.parallel_runs} run{'s' * (forecast.parallel_runs != 1)} at once"
+        times += [f"about {least}{format_duration(forecast.seconds)} with {at_once}"]
+    memory = [f"{forecast.peak_bytes / 2**20:.0f} MiB of memory per run"] if forecast.peak_bytes else []
+    space = ", ".join([*memory, f"{forecast.disk_bytes / 2**20:.1f} MiB of disk"])
     print_line(
-        console,
-        f"{study.name} of {study.task} at scale {study.scale}: {forecast.runs} runs at most, {forecast.reused} reused; "
-        f"{forecast.step_seconds * 1e3:.1f} ms per step, {forecast.evaluation_seconds:.2f} s per evaluation; "
-        f"about {format_duration(forecast.seconds)} with {forecast.parallel_runs} runs at once; "
-        f"{forecast.peak_bytes / 2**20:.0f} MiB of memory per run, {forecast.disk_bytes / 2**20:.1f} MiB of disk",
+        console, f"{study.name} of {study.task} at scale {study.scale}: {'; '.join([runs, ', '.join(times), space])}"
     )
+    for sentence in forecast.basis:
+        print_line(console, f"- {sentence}")
 
 
 def print_stopped(console: "Console") -> int:

@@ -8,6 +8,8 @@ from aimopt.cli.arguments import FAILED, Subparsers, command, folder, integer
 from aimopt.lab.defaults import STORE
 from aimopt.messages.clean_text import one_line
 
+STATES = ("finished", "diverged", "failed", "running", "interrupted", "missing")
+
 
 def add_to(subparsers: Subparsers) -> None:
     """Add the commands."""
@@ -32,7 +34,7 @@ def add_to(subparsers: Subparsers) -> None:
     status = command(
         subparsers,
         "status",
-        "list the studies of a store with their runs, missing runs, failed runs and the reasons",
+        "list the studies of a store with their runs: finished, running, interrupted, missing, failed and why",
         "aimopt status results",
         _status,
         extra="lab",
@@ -72,12 +74,16 @@ def _status(arguments: argparse.Namespace) -> int:
     import gc
 
     from aimopt.lab import Store, api
+    from aimopt.lab.execution.progress import format_duration
 
     gc.freeze()  # otherwise the garbage collector takes a tenth of the time of a large store, for the objects of torch
     status = api.status(Store(_existing(arguments.store), must_exist=True), trust=arguments.trust)
     for study, states in status.studies:
-        counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+        counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
         print(one_line(f"{study.name} of {study.task} at scale {study.scale}: {counts}"))
+    for run, holder in status.silent:
+        silence = f"{holder} has given no sign of life for {format_duration(holder.silent_seconds)}"
+        print(one_line(f"interrupted, as far as is known: {run.config}: {silence}"))
     for run in status.failed:
         print(run.failure())
     for name, reason in status.set_aside.items():

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from aimopt.lab import report
 from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.explored import Explored
 from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
-from aimopt.lab.execution.cost_forecast import CostForecast, forecast_cost
+from aimopt.lab.execution.cost_forecast import TIMING_SECONDS, CostForecast, forecast_cost
 from aimopt.lab.execution.cost_measurement import measure_costs
 from aimopt.lab.execution.engines import open_engine
 from aimopt.lab.execution.log_lines import log_on_stderr
@@ -28,9 +29,11 @@ from aimopt.lab.execution.resources import DEFAULT_ENGINE, Resources
 from aimopt.lab.execution.scheduler import ExecutionState, RunSource, SingleRun, execute
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
+from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
+from aimopt.lab.results.claims import Holder
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
@@ -118,6 +121,22 @@ def run_one(
     return ended_run
 
 
+def explore(
+    exploration: Exploration,
+    store: str | Path | Store = STORE,
+    *,
+    engine: str = DEFAULT_ENGINE,
+    resources: Resources = DEFAULT_RESOURCES,
+    progress: bool | Console = False,
+) -> Explored:
+    """Train every run of an exploration that the store does not have yet. The arguments are those of `run`."""
+    study, opened_store = exploration.study, _store(store)
+    with _shown_log(progress):
+        tasks.prepare(study.task, study.make_task())
+    summary = _execute([exploration], opened_store, engine, resources, _console(progress))
+    return Explored(exploration, exploration.plan(summary.ended_runs), summary.failed)
+
+
 def analyse(study: Study, store: str | Path | Store = STORE) -> Findings:
     """The results of a study from the runs in a store so far; trains nothing."""
     return analyse_all([study], store)[0]
@@ -131,18 +150,24 @@ def analyse_all(studies: Sequence[Study], store: str | Path | Store = STORE) -> 
     return [Findings(analyse_study(study, runs, opened_store.overhead(study)), opened_store) for study in studies]
 
 
-def forecast(study: Study, store: str | Path | Store = STORE, resources: Resources = DEFAULT_RESOURCES) -> CostForecast:
-    """The time, memory and disk space that a study needs, from a few timed steps."""
-    tasks.prepare(study.task, study.make_task())
-    return forecast_cost(study, _store(store).runs(), resources)
+def forecast(
+    study: Study,
+    store: str | Path | Store = STORE,
+    resources: Resources = DEFAULT_RESOURCES,
+    seconds: float = TIMING_SECONDS,
+) -> CostForecast:
+    """The time, memory and disk space that a study needs, after `seconds` of timing at most. Downloads nothing."""
+    return forecast_cost(study, _store(store).runs(), resources, seconds)
 
 
 @dataclass(frozen=True)
 class StoreStatus:
     """The runs of a store, and the missing runs of its studies."""
 
-    studies: list[tuple[Study, Counter[str]]]  # with the number of runs per status; `missing` is a status
+    # With the number of runs per status. Besides those of a `Run`, there are `interrupted` and `missing`.
+    studies: list[tuple[Study, Counter[str]]]
     failed: list[Run]
+    silent: list[tuple[Run, Holder]]  # counted as interrupted, but a process that claimed them may still exist
     set_aside: dict[str, str]  # folder -> reason
     unreadable: dict[str, str]  # file -> reason
 
@@ -154,14 +179,22 @@ def status(store: Store, *, trust: bool = False) -> StoreStatus:
     search_runs = {cell.config.identity for study in studies for cell in study.cells({}) if cell.role == "search"}
     # In the paper's protocol only the curves of search runs decide which runs there are; in ours, all of them do.
     runs = store.runs() if adaptive else store.runs(in_full=search_runs)
+    begun = {identity: store.holder(run.config) for identity, run in runs.items() if run.status == "running"}
+    interrupted = {identity for identity, holder in begun.items() if holder is None or not holder.alive}
+
+    def state(identity: str) -> str:
+        if identity in interrupted:
+            return "interrupted"
+        return runs[identity].status if identity in runs else "missing"
+
     counts = []
     for study in studies:
-        identities = {cell.config.identity for cell in study.cells(runs)}
-        states = Counter(runs[identity].status if identity in runs else "missing" for identity in identities)
+        states = Counter(state(identity) for identity in {cell.config.identity for cell in study.cells(runs)})
         states["missing"] += study.count_unknown_runs(runs)
         counts.append((study, states))
     failed = [run for run in runs.values() if run.status == "failed"]
-    return StoreStatus(counts, failed, store.set_aside_reasons(), store.unreadable)
+    silent = [(runs[i], holder) for i, holder in begun.items() if holder and holder.may_exist]
+    return StoreStatus(counts, failed, silent, store.set_aside_reasons(), store.unreadable)
 
 
 def serve_report(

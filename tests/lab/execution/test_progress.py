@@ -6,10 +6,12 @@ import pytest
 
 from aimopt.cli import main
 from aimopt.lab.execution.console import CleanConsole
-from aimopt.lab.execution.progress import running_runs, show_progress
+from aimopt.lab.execution.progress import progress_table, running_runs, show_progress
 from aimopt.lab.execution.runner import record_failure
 from aimopt.lab.execution.scheduler import ExecutionState
+from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.messages.clean_text import clean_output
 from short_studies import short_run
 
 
@@ -41,3 +43,28 @@ def test_a_reason_is_text_of_one_line_wherever_it_is_shown(store: Store, capsys:
         assert not set("\x07\u202e\udc80") & set(screen.getvalue())
     assert main(["status", str(store.root)]) == 1
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_a_command_on_a_terminal_shows_colours_and_no_codes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, config = io.StringIO(), short_run()
+    monkeypatch.setattr("sys.stdout", screen)
+    with clean_output():
+        console = CleanConsole(width=80, force_terminal=True, color_system="standard")
+        with show_progress(console, store) as on_change:
+            on_change(ExecutionState(capacity=1, total=2, pending={config.identity: config}))
+            print("of a task")
+    assert "\x1b[" in screen.getvalue()  # colours, and the cursor goes up to draw the table again
+    assert r"\x1b" not in screen.getvalue()
+    assert "of a task" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_progress_bar_has_its_own_line(store: Store, width: int) -> None:
+    screen, config = io.StringIO(), short_run()
+    ended = {config.identity: Run(config=config, status="finished")}
+    console = CleanConsole(file=screen, width=width, force_terminal=True, color_system=None)
+    console.print(progress_table(ExecutionState(capacity=1, total=2, ended_runs=ended), []))
+    summary, bar, head, *_ = (line.strip() for line in screen.getvalue().splitlines())
+    assert summary.startswith("1 of 2 runs")
+    assert set(bar) <= set("━╸╺")
+    assert "optimizer" in head

@@ -1,5 +1,6 @@
 """Figures: rendered in several processes, in colours that everybody can distinguish."""
 
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -7,18 +8,20 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from aimopt import palette
-from aimopt.lab.report.figures import rendering
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.report.figures import lines, rendering, searches
+from aimopt.lab.report.figures.labels import apart, clipped_names
 from aimopt.lab.report.figures.rendering import RenderedPicture, render_all
 from aimopt.lab.report.figures.style import styles_of
+from aimopt.lab.report.figures.svg import svg
 from aimopt.lab.report.sections import all_pictures, build_report
-from trained_findings import (
-    findings,
-)
+from trained_findings import OVERHEAD, comparison, findings, runs_of
 
 pytestmark = pytest.mark.xdist_group("trained")  # one process builds what these tests share
 
@@ -37,7 +40,7 @@ def test_pictures_rendered_in_two_processes_have_the_same_bytes(monkeypatch: pyt
     def rendered(per_process: int) -> dict[str, RenderedPicture]:
         monkeypatch.setattr(rendering, "PICTURES_PER_PROCESS", per_process)
         report = build_report(findings()[1:2], "title", "command")
-        return render_all(all_pictures(report)[1:3], report.styles, ("png", "pdf"))
+        return render_all(all_pictures(report)[1:3], ("png", "pdf"))
 
     in_one = rendered(per_process=2)
     assert shares == []
@@ -70,6 +73,95 @@ def test_forked_processes_share_the_work_and_failed_shares_are_done_in_the_paren
     with pytest.raises(ZeroDivisionError):
         rendering.map_in_processes(lambda item: 1 / (item - 4), range(10))
     assert not multiprocessing.active_children()
+
+
+def test_names_of_any_length_fit_into_every_figure() -> None:
+    """A name without room for the axes makes matplotlib warn, which is an error in tests; no text leaves the figure."""
+    names = {
+        "RADAR": "RADAR(" + ", ".join(f"option_{i}=0.0{i}" for i in range(12)) + ")",
+        "AdamW": "some.package.of.optimizers:" + "A" * 150,
+        "Lion": "RADAR(" + ", ".join(f"option_{i}=0.0{i}" for i in range(11)) + ", option_11=0.12)",
+    }
+    study = comparison()
+    contenders = tuple(dataclasses.replace(c, label=names[c.label]) for c in study.contenders)
+    study = dataclasses.replace(study, contenders=contenders, reference=names["AdamW"], subject=names["RADAR"])
+    costs = [dataclasses.replace(cost, label=names[cost.label]) for cost in OVERHEAD.costs]
+    overhead = dataclasses.replace(OVERHEAD, reference=names["AdamW"], costs=costs)
+    renamed = analyse_study(study, runs_of(comparison), overhead)
+    task = dataclasses.replace(renamed, title="A task with a name of many words " * 5)
+    report = build_report([renamed, task], "", "")
+    pictures = dict(all_pictures(report))
+    assert {"overview-subject", "overview-verdicts"} <= pictures.keys()
+    assert len(pictures) > 20
+    for picture in pictures.values():
+        for drawn in (picture, rendering.for_print(picture)):
+            drawn.figure.draw_without_rendering()
+            width, height = drawn.figure.get_size_inches()
+            box = drawn.figure.get_tightbbox()
+            assert -0.02 < box.x0 < box.x1 < width + 0.02, picture.name
+            assert -0.02 < box.y0 < box.y1 < height + 0.02, picture.name
+            assert min(ax.get_position().width for ax in drawn.figure.axes) > 0.1, picture.name
+
+
+def test_clipped_names_stay_different() -> None:
+    names = [f"{'RADAR' * 9}{i}{'x' * 40}" for i in range(3)]
+    shown = clipped_names(names, 18)
+    assert len(set(shown)) == 3
+    assert max(map(len, shown)) <= 18
+    assert clipped_names(["RADAR", "AdamW"], 18) == ["RADAR", "AdamW"]
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap() -> None:
+    assert apart([0.5, 0.1], 0.1) == [0.5, 0.1]
+    crowded = [0.99, 0.98, 0.97, 0.0]
+    placed = apart(crowded, 0.1)
+    assert np.argsort(placed).tolist() == np.argsort(crowded).tolist()
+    assert np.diff(sorted(placed)).min() > 0.1 - 1e-12
+    assert max(placed) <= 1
+    assert apart([], 0.1) == []
+
+
+def test_only_the_subject_and_the_reference_show_their_bands() -> None:
+    """The other bands are drawn for a reader who points at a line, and are left out of files."""
+    picture = dict(all_pictures(build_report(findings()[:1], "", "")))["compare-odd-task-small-demo-curve-valid-loss"]
+    bands = ElementTree.fromstring(svg(picture, "x")).findall(".//*[@class='band']")
+    labels = [standing.label for standing in findings()[0].standings]
+    assert {band.get("data-series") for band in bands} == {str(labels.index("Lion"))}
+    assert len(rendering.for_print(picture).figure.axes[0].collections) == 2
+    assert [line.band for line in picture.panels[0].lines] == [label != "Lion" for label in labels]
+
+
+def test_of_many_contenders_the_best_have_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINES", 2)
+    first = findings()[0]
+    picture = lines.curves(first, first.curves[0], styles_of([first]))
+    assert picture is not None
+    assert [line.label for line in picture.panels[0].lines] == ["RADAR", "AdamW"]
+    assert "The 2 best of 3 contenders." in picture.caption
+
+
+def test_the_tuning_budget_ends_at_the_best_score_of_the_search() -> None:
+    first = findings()[0]
+    picture = searches.tuning_budget(first, styles_of([first]))
+    assert picture is not None
+    for line in picture.panels[0].lines:
+        scores = [trial.value for trial in first.standing(line.label).trials]
+        assert line.points[-1][:2] == [len(scores), min(scores)]
+        assert line.points[0][1] == pytest.approx(np.mean(scores))
+
+
+def test_the_score_of_a_rate_is_the_mean_over_its_tuning_seeds() -> None:
+    first = findings()[0]
+    radar = first.standing("RADAR")
+    again = [trial._replace(seed=6, value=trial.value + 1) for trial in radar.trials[1:]]
+    several = dataclasses.replace(radar, trials=(*radar.trials, *again))
+    standings = tuple(several if s.label == "RADAR" else s for s in first.standings)
+    picture = searches.learning_rates(dataclasses.replace(first, standings=standings), styles_of([first]))
+    assert picture is not None
+    points = picture.panels[0].lines[0].points
+    added = [0.0, *[0.5] * len(again)]
+    assert [y for _, y, _, _ in points] == pytest.approx(np.add([t.value for t in radar.trials], added))
+    assert "Seeds 5 and 6" in picture.caption
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1.

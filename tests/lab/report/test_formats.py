@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.report import phrasing, terminal_table, write
 from aimopt.lab.report.formats import latex, markdown
 from aimopt.lab.report.formats.csv_text import csv_text
+from aimopt.lab.stats.paired import Difference
 from odd_task import NAME
 from trained_findings import (
     comparison,
@@ -155,4 +157,27 @@ def test_two_seeds_give_no_verdict_in_any_format(tmp_path: Path) -> None:
         assert not re.search(r"[▲▼](?! (better|worse))|\$\^\{[+-]\}\$(?! (better|worse))|better than", text), name
     screen = io.StringIO()
     Console(file=screen, width=80).print(terminal_table(found))
-    assert len(re.findall(r"(?:RADAR|Lion) .* cannot tell *│\n.* 2 of 5 seeds", screen.getvalue())) == 2
+    assert len(re.findall(r"(?:RADAR|Lion) .* cannot tell *\n.* 2 of 5 seeds", screen.getvalue())) == 2
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_terminal_table_cuts_no_number_and_no_name(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Difference, "verdict", property(lambda _: "equal within ±0.5 %"))
+    first = findings()[0]
+    name = "RADAR(gamma=0.05, ell_ratio=0.02, bias_correction='exact', weight_decay=0.01)"
+    standings = tuple(dataclasses.replace(s, label=name) if s.label == "RADAR" else s for s in first.standings)
+    measure = dataclasses.replace(first.measure, label="a measure with a long name")
+    screen = io.StringIO()
+    found = dataclasses.replace(first, standings=standings, measure=measure, audit=())
+    CleanConsole(file=screen, width=width).print(terminal_table(found))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in screen.getvalue()
+    begin, end = (
+        next(i for i, line in enumerate(lines) if line.startswith(f" {word}")) for word in ("RADAR(", "AdamW")
+    )
+    first_column = [re.split(r"\s{2,}", line.strip())[0] for line in lines[begin:end]]
+    assert "".join(first_column).replace(" ", "") == name.replace(" ", "")
+    for standing in found.standings:
+        assert standing.spread is not None
+        assert f"{standing.spread.mean:.4f} ± {standing.spread.std:.4f}" in screen.getvalue()

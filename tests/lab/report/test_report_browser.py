@@ -1,5 +1,6 @@
 """The page in a real browser."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_the_pointer_over_a_curve_shows_its_numbers(browser: Browser) -> None:
     x, y, width, height = browser.evaluate(
         f"(() => {{ const svg = document.querySelector('#{name} .plot');"
         "svg.scrollIntoView({block: 'center', behavior: 'instant'});"
-        f"const box = JSON.parse(document.querySelector('#{name} .plot-data').textContent).box;"
+        f"const box = JSON.parse(document.querySelector('#{name} .plot-data').textContent)[0].box;"
         "const r = svg.getBoundingClientRect(), s = r.width / svg.viewBox.baseVal.width;"
         "return [r.x + box[0] * s, r.y + box[1] * s, box[2] * s, box[3] * s]; })()"
     )
@@ -137,3 +138,80 @@ def test_the_page_keeps_its_scroll_position_when_it_reloads(chromium: Browser, t
     chromium.wait_for_load()
     assert chromium.evaluate("scrollY") == pytest.approx(700, abs=1)
     assert chromium.evaluate("document.querySelector('details').open")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_paired_differences_are_in_the_first_screen(browser: Browser, width: int, height: int) -> None:
+    browser.resize(width, height, mobile=width < 500)
+    top, bottom = browser.evaluate(
+        "(() => { const r = document.querySelector('#overview-subject .plot').getBoundingClientRect();"
+        "return [r.top, r.bottom]; })()"
+    )
+    assert 0 < top < bottom < height
+
+
+def test_sweeps_are_folded_and_a_link_to_a_figure_in_them_opens_them(browser: Browser) -> None:
+    folded = "document.querySelector('details.study')"
+    assert browser.evaluate(f"{folded}.open") is False
+    name = browser.evaluate(f"{folded}.querySelector('figure').id")
+    browser.evaluate(f"location.hash = '{name}'")
+    assert browser.evaluate(f"{folded}.open") is True
+    browser.evaluate("history.replaceState(null, '', location.pathname)")
+
+
+CURVE = "#compare-odd-task-small-demo-curve-valid-loss"
+
+
+def press(browser: Browser, name: str) -> None:
+    buttons = browser.evaluate(f"[...document.querySelectorAll('{CURVE} .axes button')].map(b => b.textContent)")
+    browser.click(f"{CURVE} .axes button:nth-child({buttons.index(name) + 1})")
+
+
+def test_axes_can_be_logarithmic_and_show_time(browser: Browser) -> None:
+    first = findings()[0]
+    curves = next(curves for curves in first.curves if curves.measure.key == "valid_loss")
+    shown = f"getComputedStyle(document.querySelector('{CURVE} .plot > g:not(.own)')).display"
+    texts = f"[...document.querySelectorAll('{CURVE} .own text')].map(text => text.textContent)"
+    ends = (
+        f"[...document.querySelectorAll('{CURVE} .own svg path[fill=none]')]"
+        ".map(p => p.getPointAtLength(p.getTotalLength()).x)"
+    )
+    assert browser.evaluate(shown) != "none"
+    press(browser, "log x")
+    assert browser.evaluate(shown) == "none"
+    assert "step" in browser.evaluate(texts)
+    assert {standing.label for standing in first.standings} <= set(browser.evaluate(texts))
+    at_end = browser.evaluate(ends)
+    assert at_end == pytest.approx([at_end[0]] * len(at_end), abs=0.1)
+    press(browser, "log x")
+    assert browser.evaluate(shown) != "none"
+    assert browser.evaluate(f"document.querySelectorAll('{CURVE} .own').length") == 0
+    assert browser.errors == []
+    assert len(curves.by_contender) == len(at_end)
+
+
+def test_time_is_offered_only_if_the_time_of_every_step_is_known(chromium: Browser, tmp_path: Path) -> None:
+    first = findings()[0]
+    cost = first.standing("RADAR").cost
+    assert cost is not None
+    costs = {"RADAR": 0.02, "AdamW": 0.01, "Lion": 0.005}
+    standings = [
+        dataclasses.replace(s, cost=dataclasses.replace(cost, step_seconds=costs[s.label])) for s in first.standings
+    ]
+    offered = f"[...document.querySelectorAll('{CURVE} .axes button')].map(b => b.textContent)"
+    chromium.resize(1280, 900)
+    chromium.open(write(tmp_path / "some", [first], refresh=1000).as_uri())
+    assert chromium.evaluate(offered) == ["log x", "log y"]  # Lion has no costs
+    timed = dataclasses.replace(first, standings=tuple(standings))
+    chromium.open(write(tmp_path / "all", [timed], refresh=1000).as_uri())
+    assert chromium.evaluate(offered) == ["log x", "log y", "time"]
+    press(chromium, "time")
+    ends = chromium.evaluate(
+        f"Object.fromEntries([...document.querySelectorAll('{CURVE} .own svg path[fill=none]')]"
+        ".map(p => [p.dataset.series, p.getPointAtLength(p.getTotalLength()).x]))"
+    )
+    labels = [standing.label for standing in first.standings]
+    radar, adamw, lion = (ends[str(labels.index(label))] for label in ("RADAR", "AdamW", "Lion"))
+    assert adamw / radar == pytest.approx(0.5, abs=0.01)
+    assert lion / radar == pytest.approx(0.25, abs=0.01)
+    assert chromium.errors == []

@@ -74,7 +74,8 @@ def test_control_characters_reach_no_format_of_the_report(tmp_path: Path) -> Non
         assert r"x1b]52;c;" in content.replace("{]}", "]").replace(r"\]", "]")
         assert not OBEYED & set(content)
     for data in re.findall(r'class="plot-data">(.*?)</script>', page):
-        assert not OBEYED & set("".join(line["label"] for line in json.loads(data)["lines"]))
+        names = [line["label"] + line["short"] for panel in json.loads(data) for line in panel["lines"]]
+        assert not OBEYED & set("".join(names))
     assert page.count("</script>") == page.count("<script")
     assert r"\[k\](http:\//l)" in text
     assert r"\input" not in tex
@@ -120,7 +121,7 @@ def test_a_report_can_be_written_with_incomplete_runs(make: Callable[[], Study],
     runs = {identity: damaged(run) if draw.random() < share else run for identity, run in runs_of(make).items()}
     found = analyse_study(make(), runs)
     page = write(tmp_path, [found, found], refresh=1).read_text()  # the same twice: names must not clash
-    assert len(set(re.findall(r'<section class="study" id="([^"]+)"', page))) == 2
+    assert len(set(re.findall(r'class="study[^>]* id="([^"]+)"', page))) == 2
     drawn = "-sweep" in page if found.sweep else "-differences" in page
     assert drawn or share > 0
     Console(file=io.StringIO(), width=100).print(terminal_table(found))
@@ -133,7 +134,7 @@ def test_a_report_can_be_written_without_studies(tmp_path: Path) -> None:
 def test_comparisons_come_first(tmp_path: Path) -> None:
     ordinary, _, swept = findings()
     page = write(tmp_path, [swept, analyse_study(ablated(), {}), ordinary], refresh=1).read_text()
-    names = re.findall(r'<section class="study" id="(\w+)-', page)
+    names = re.findall(r'class="study[^>]* id="(\w+)-', page)
     assert names == ["compare", "ablation", "sensitivity"]
 
 

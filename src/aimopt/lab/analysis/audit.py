@@ -176,8 +176,9 @@ def _notes(cells: CellRuns) -> Iterator[Remark]:
 def _test_noise(facts: Facts, cells: CellRuns, standings: Sequence[Standing]) -> Iterator[Remark]:
     """Whether the test set is large enough, where runs recorded its noise."""
     recorded = [run.facts.get("standard_errors") for cell, run in cells if run is not None and cell.role == "final"]
-    errors: list[Any] = [known.get(facts.measure.key) for known in recorded if isinstance(known, Mapping)]
-    share = noise_share([error for error in errors if is_number(error)], [s.spread.std for s in standings if s.spread])
+    noted = [known.get(facts.measure.key) for known in recorded if isinstance(known, Mapping)]
+    errors = [float(error) for error in noted if error is not None and is_number(error)]
+    share = noise_share(errors, [s.spread.std for s in standings if s.spread])
     if share is None:
         return
     noise = f"its noise is {share:.2g} of the standard deviation of the seeds"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -105,7 +106,8 @@ def progress_table(state: ExecutionState, running: list[Run]) -> RenderableType:
             f"{last['train_loss']:.4f}" if last else "",
             f"{score[-1][1]:.4f}" if score else "",
         )
-    bar = ProgressBar(total=max(1, state.total), completed=len(state.ended_runs), width=60)
+    # A bar that is narrower than the terminal ends without a line break. Padding fills its line.
+    bar = Padding(ProgressBar(total=max(1, state.total), completed=len(state.ended_runs), width=60))
     failures = [Text(run.failure(), style="red") for run in state.failed[-3:]]
     return Group(Text(progress_line(state, running)), bar, table, *failures)
 

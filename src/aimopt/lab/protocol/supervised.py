@@ -84,6 +84,13 @@ class Supervised(Task):
     def model(self) -> nn.Module:
         """A new model; random weights come from torch's generator, which is seeded."""
 
+    def random_examples(self) -> Splits | None:
+        """Random examples of the usual shapes, for a timing where the data are missing; None: there are none.
+
+        `train` fills a batch; the other splits are as large as the real ones.
+        """
+        return None
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss that training minimizes: the mean over a batch."""
         inputs, labels = batch
@@ -126,6 +133,12 @@ def load_splits(task: Supervised) -> Splits:
         seed_everything("data")  # the same for all seeds
         _CACHE[task] = task.data()
     return _CACHE[task]
+
+
+def set_splits(task: Supervised, splits: Splits) -> None:
+    """Give a task other data in this process, such as random ones for a timing."""
+    _CACHE.clear()
+    _CACHE[task] = splits
 
 
 class SupervisedTraining:

@@ -7,7 +7,8 @@ pooled_sentence(across, "Mine", "Other")       "Pooled over 35 pairs of task and
 
 from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.report import phrasing
-from aimopt.lab.report.tables import Table, TableCell, Tone
+from aimopt.lab.report.tables import Table, TableCell
+from aimopt.lab.report.verdicts import Tone
 from aimopt.lab.stats.bootstrap import Interval
 
 POOLED_COLUMNS = ("Contender", "Tasks", "Ahead on", "Relative gain", "p, sign flips", "p, Holm", "Verdict")

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Sequence
 from aimopt.lab.analysis.across_tasks import AcrossTasks
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.study import COMPARISON, Study
+from aimopt.lab.report.verdicts import VERDICT_STYLES, shortened, verdict_kind
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference
 
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"lower": "↓", "higher": "↑"}
 NAMED_CONTENDERS = 4  # at most, in the headline; it gives only the number of more
+LONGEST_TITLE = 80  # characters of the names in the title
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -113,18 +115,17 @@ def verdict(difference: Difference | None) -> str:
 
 def short_verdict(difference: Difference | None) -> str:
     """The verdict for a narrow column: without the number of seeds, unless it is too small."""
-    full = verdict(difference)
-    return "cannot tell" if difference and is_unsure(full) and not difference.too_few_seeds else full
+    return verdict(difference) if difference is None or difference.too_few_seeds else shortened(difference.verdict)
+
+
+def tuned_options(standing: Standing) -> str:
+    """The chosen values of options that were searched besides the learning rate, as text."""
+    return ", ".join(f"{name.replace('_', ' ')} {general(value)}" for name, value in standing.tuned.items())
 
 
 def count_seeds(count: int) -> str:
     """1 seed, 5 seeds."""
     return f"{count} seed{'s' * (count != 1)}"
-
-
-def is_unsure(verdict_text: str) -> bool:
-    """Whether a verdict decides nothing."""
-    return verdict_text.startswith(("cannot tell", "undecided", "open"))
 
 
 def name_of(analysis: StudyAnalysis) -> str:
@@ -166,7 +167,10 @@ def summary(analysis: StudyAnalysis) -> list[str]:
             sentences.append(f"{standing.label} diverged on {standing.diverged} of {len(standing.finals)} seeds.")
     edges = [standing.label for standing in analysis.standings if standing.edge]
     if edges:
-        sentences.append(f"The learning rate of {listed(edges)} ended at the edge of the grid: it may not be the best.")
+        tried = "rates tried" if analysis.study.search else "grid"
+        sentences.append(
+            f"The learning rate of {listed(edges)} ended at the edge of the {tried}: it may not be the best."
+        )
     return so_far + sentences
 
 
@@ -192,17 +196,22 @@ def _verdicts(analysis: StudyAnalysis) -> list[str]:
     by_verdict: dict[str, list[str]] = {}
     for standing in analysis.standings:
         if standing.difference is not None:
-            kind = "unsure" if is_unsure(standing.difference.verdict) else standing.difference.verdict
+            text = standing.difference.verdict
+            kind = "unsure" if verdict_kind(text) == "unsure" else text
             kind = "too few" if standing.difference.too_few_seeds else kind
             by_verdict.setdefault(kind, []).append(standing.label)
     if not by_verdict:
         return []
     reference = analysis.study.reference
-    seeds = count_seeds(max(len(s.difference.differences) for s in analysis.standings if s.difference))
+    seeds = _seeds_text([s.difference for s in analysis.standings if s.difference])
     if len(by_verdict) == 1 and not by_verdict.keys().isdisjoint(("unsure", "too few")):
         reason = f": a verdict needs at least {ENOUGH_SEEDS}" if "too few" in by_verdict else ""
         return [f"With {seeds}, no contender can be distinguished from {reference}{reason}."]
-    parts = [f"{kind}: {listed(by_verdict[kind])}" for kind in ("better", "worse", "identical") if kind in by_verdict]
+    decided = sorted(
+        by_verdict.keys() - {"unsure", "too few"},
+        key=lambda text: (list(VERDICT_STYLES).index(verdict_kind(text)), text),
+    )
+    parts = [f"{text}: {listed(by_verdict[text])}" for text in decided]
     if "unsure" in by_verdict:
         parts.append(f"{seeds} cannot tell: {listed(by_verdict['unsure'])}")
     if "too few" in by_verdict:
@@ -221,7 +230,7 @@ def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
     )
     sentences = [f"{leader}; {defaults}."]
     compared = [s.difference for s in analysis.standings if s.difference]
-    better, worse = ([d for d in compared if d.verdict == verdict] for verdict in ("better", "worse"))
+    better, worse = ([d for d in compared if verdict_kind(d.verdict) == kind] for kind in ("better", "worse"))
     count = len(compared)
     if not count:
         return sentences
@@ -241,42 +250,90 @@ def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
     return next((label for label in (*headline_contenders, *references) if label), None)
 
 
-def headline(analyses: Sequence[StudyAnalysis], over_tasks: AcrossTasks | None) -> str:
-    """The whole report in one sentence: on how many tasks the subject was better or worse than the reference.
+def title(analyses: Sequence[StudyAnalysis]) -> str:
+    """What was compared: the contenders by name if they are few or short, against the reference."""
+    comparisons = [a.study for a in analyses if a.study.is_comparison]
+    if not comparisons:
+        subject = subject_of(analyses)
+        return f"Variants of {subject}" if subject else "A study of optimizers"
+    references = list(dict.fromkeys(study.reference for study in comparisons))
+    first = [study.headline_contender for study in comparisons if study.headline_contender]
+    contenders = [*first, *(c.label for study in comparisons for c in study.contenders)]
+    others = [label for label in dict.fromkeys(contenders) if label not in references]
+    if not others:
+        return listed(references)
+    names = listed(others)
+    if len(names) > LONGEST_TITLE:
+        count = len(others) - 1
+        names = f"{others[0]} and {count} other{'s' * (count != 1)}" if count else others[0]
+    return f"{names} against {listed(references)}"
 
-    It ends with the number of seeds and the contenders.
+
+def headline(analyses: Sequence[StudyAnalysis], over_tasks: AcrossTasks | None) -> str:
+    """The whole report in a few sentences: on how many tasks the subject was better or worse than the reference.
+
+    They name the reference and the scale, and give the number of seeds and of contenders. If other contenders were
+    better than the reference, they are named too.
     """
     comparisons = [a for a in analyses if a.study.is_comparison and a.study.headline_contender]
     if not comparisons:
         return ""
     subject, reference = comparisons[0].study.headline_contender, comparisons[0].study.reference
     assert subject is not None
-    with_subject = [a for a in comparisons if subject in {s.label for s in a.ranked}]
+    with_subject = [a for a in comparisons if subject in {s.label for s in a.ranked} and a.study.reference == reference]
     judged = [(a, d) for a in with_subject if (d := a.standing(subject).difference)]
     if not judged:
         return ""
     so_far = "" if all(a.progress.complete for a, _ in judged) else "So far: "
     basis = _basis([a for a, _ in judged], [d for _, d in judged])
+    also = _others_better([a for a, _ in judged], subject)
     if len(judged) == 1:
         only, difference = judged[0]
-        verdicts = {"better": f"is better than {reference}", "worse": f"is worse than {reference}"}
-        result = verdicts.get(difference.verdict, f"cannot be distinguished from {reference}")
+        kind = verdict_kind(difference.verdict)
+        exactly = difference.verdict.partition(" ")[2] if kind == "equal" else ""
+        result = f"{VERDICT_STYLES[kind].predicate} {reference}{f' {exactly}' if exactly else ''}"
         where = f"{'on' if so_far else 'On'} {only.title}, at scale {only.study.scale}"
-        return f"{so_far}{where}, {subject} {result} ({basis})."
-    counts = {verdict: sum(d.verdict == verdict for _, d in judged) for verdict in ("better", "worse")}
-    unsure = len(judged) - sum(counts.values())
-    text = f"{so_far}against {reference} on {len(judged)} tasks, {subject} is better on {counts['better']}, "
-    text += f"worse on {counts['worse']}, and cannot be distinguished from it on {unsure} ({basis})."
+        return f"{so_far}{where}, {subject} {result} ({basis}).{also}"
+    counts = {kind: sum(verdict_kind(d.verdict) == kind for _, d in judged) for kind in VERDICT_STYLES}
+    same = counts["equal"] + counts["identical"]
+    equal = f"equal to it on {same}, " if same else ""
+    scales = listed(dict.fromkeys(a.study.scale for a, _ in judged))
+    text = f"{so_far}against {reference} on {len(judged)} tasks at scale {scales}, {subject} is better on "
+    text += f"{counts['better']}, worse on {counts['worse']}, {equal}"
+    text += f"and cannot be distinguished from it on {counts['unsure']} ({basis})."
     if over_tasks and subject in over_tasks.ranks:
         position = 1 + sum(rank < over_tasks.ranks[subject] for rank in over_tasks.ranks.values())
         text += f" By average rank it is {ordinal(position)} of {len(over_tasks.ranks)}."
-    return sentence(text)
+    return sentence(text) + also
+
+
+def _others_better(analyses: Sequence[StudyAnalysis], subject: str) -> str:
+    """The other contenders that are better than the reference, as a sentence; empty if there are none."""
+    counts: dict[str, int] = {}
+    for analysis in analyses:
+        for standing in analysis.standings:
+            if (
+                standing.label != subject
+                and standing.difference
+                and verdict_kind(standing.difference.verdict) == "better"
+            ):
+                counts[standing.label] = counts.get(standing.label, 0) + 1
+    if not counts or len(counts) > NAMED_CONTENDERS:
+        return f" {len(counts)} other contenders are better than {analyses[0].study.reference} too." if counts else ""
+    ordered = sorted(counts, key=lambda label: -counts[label])
+    on = [f"{label} on {counts[label]}" if len(analyses) > 1 else label for label in ordered]
+    return f" Also better than {analyses[0].study.reference}: {listed(on)}."
+
+
+def _seeds_text(differences: Sequence[Difference]) -> str:
+    """How many paired seeds these verdicts have: contenders may have different numbers of seeds."""
+    counts = sorted({len(d.differences) for d in differences})
+    return count_seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def _basis(analyses: Sequence[StudyAnalysis], differences: Sequence[Difference]) -> str:
     """The basis of verdicts: the number of paired seeds, and the names or the number of the contenders."""
-    counts = sorted({len(d.differences) for d in differences})
-    seeds = count_seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    seeds = _seeds_text(differences)
     if any(d.too_few_seeds for d in differences):
         seeds += f", a verdict needs at least {ENOUGH_SEEDS}"
     labels = list(dict.fromkeys(s.label for analysis in analyses for s in analysis.standings))

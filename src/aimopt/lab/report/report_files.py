@@ -21,19 +21,19 @@ def write(
     folder: Path,
     analyses: Sequence[StudyAnalysis],
     *,
-    title: str = "A comparison of optimizers",
+    title: str = "",
     refresh: float | None = None,
     command: str = "",
 ) -> Path:
     """Write the page, Markdown, LaTeX, CSV and figures, each file atomically. Returns the path of the page.
 
     With `refresh`, the page reloads itself after this number of seconds, and no figure files are written: they are for
-    a finished report. `command` is the command that reproduces it.
+    a finished report. `command` is the command that reproduces it. Without a title, the page names what was compared.
     """
     # The fastest file first: an error of the folder is reported before the figures are drawn.
     write_atomically(folder / "results.csv", csv_text(analyses).encode(), durable=False)
     report = build_report(analyses, title, command)
-    rendered = render_all(all_pictures(report), report.styles, ("png", "pdf") if refresh is None else ())
+    rendered = render_all(all_pictures(report), ("png", "pdf") if refresh is None else ())
     files = {
         "report.md": markdown(report, figures=refresh is None).encode(),
         "tables.tex": latex(report).encode(),

@@ -4,6 +4,7 @@ report = build_report([analysis], title="My comparison", command="aimopt compare
 report.sections[0].parts[0].tables[0].rows          the cells of the first table
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ NamedPicture = tuple[str, Picture]  # the name of its files without ending, and 
 SECTION_TITLES = {
     "verdicts": "Verdicts",
     "sweep": "Sweep",
-    "curves": "Training, evaluation, learning rate",
+    "curves": "Training and evaluation",
+    "search": "Search",
     "cost": "Time and memory",
     "returns": "Returns",
 }
@@ -48,6 +50,11 @@ class Section:
     folded: tuple[Table, ...]  # details, closed on the page
     audit: tuple[Remark, ...]
 
+    @property
+    def is_comparison(self) -> bool:
+        """Whether it compares optimizers. The page shows these sections first, and folds sweeps and ablations."""
+        return self.analysis.study.is_comparison
+
 
 @dataclass(frozen=True)
 class Report:
@@ -57,6 +64,7 @@ class Report:
     headline: str
     progress: str  # which runs are missing; empty if the studies are complete
     done: tuple[int, int]  # number of runs with a result, and of all runs
+    first_pictures: tuple[NamedPicture, ...]  # the paired differences, before everything else
     results: Table | None
     ranks: Table | None
     pooled: tuple[Table, ...]  # tests over several tasks, one table per reference
@@ -79,16 +87,22 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
     )
     across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
     pictures = figures.across_tasks(across, styles, across_stamp) if across else []
+    overview = figures.overview_pictures(compared, styles, f"{len(compared)} tasks · {stamp}")
+    sections = [_section(analysis, styles, name) for name, analysis in _names(analyses).items()]
+    first_pictures = [(f"overview-{picture.name}", picture) for picture in overview]
+    if not first_pictures:
+        first_pictures, sections = _take_first_picture(sections)
     return Report(
-        title=title,
+        title=title or phrasing.title(analyses),
         headline=_headline(analyses, across),
         progress=_progress(analyses),
         done=_settled_and_total(analyses),
+        first_pictures=tuple(first_pictures),
         results=results,
         ranks=across_tables.ranks(across) if across else None,
         pooled=tuple(across_tables.pooled(across)) if across else (),
         pictures=tuple((f"across-{picture.name}", picture) for picture in pictures),
-        sections=tuple(_section(analysis, styles, name) for name, analysis in _names(analyses).items()),
+        sections=tuple(sections),
         styles=styles,
         compared=tuple(across.profile or across.ranks) if across else (),
         command=command,
@@ -105,7 +119,21 @@ def _headline(analyses: Sequence[StudyAnalysis], across: AcrossTasks | None) -> 
 
 def all_pictures(report: Report) -> list[NamedPicture]:
     """Every picture with the name of its files."""
-    return [*report.pictures, *(named for s in report.sections for part in s.parts for named in part.pictures)]
+    in_sections = [named for section in report.sections for part in section.parts for named in part.pictures]
+    return [*report.first_pictures, *report.pictures, *in_sections]
+
+
+def _take_first_picture(sections: Sequence[Section]) -> tuple[list[NamedPicture], list[Section]]:
+    """The first picture of the first section that has one, and the sections without it."""
+    for i, section in enumerate(sections):
+        for j, part in enumerate(section.parts):
+            if part.pictures:
+                rest = dataclasses.replace(part, pictures=part.pictures[1:])
+                kept = [rest] if rest.pictures or rest.tables else []
+                parts = (*section.parts[:j], *kept, *section.parts[j + 1 :])
+                changed = dataclasses.replace(section, parts=parts)
+                return [part.pictures[0]], [*sections[:i], changed, *sections[i + 1 :]]
+    return [], list(sections)
 
 
 def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
@@ -132,7 +160,7 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
     tables_by_part = {
         "verdicts": [tables.verdicts(analysis)] if analysis.sweep is None else [],
         "sweep": [tables.verdicts(analysis)] if analysis.sweep is not None else [],
-        "curves": [tables.rates(analysis)] if analysis.sweep is None else [],
+        "search": [tables.rates(analysis)] if analysis.sweep is None else [],
         "cost": [tables.cost(analysis)] if analysis.sweep is None else [],
         "returns": [tables.returns(analysis)],
     }
@@ -168,6 +196,6 @@ def _progress(analyses: Sequence[StudyAnalysis]) -> str:
         return ""
     running = sum(analysis.progress.running for analysis in analyses)
     failed = sum(analysis.progress.failed for analysis in analyses)
-    extra = [f"{running} running"] * (running > 0) + [f"{failed} failed"] * (failed > 0)
+    extra = [f"{running} begun"] * (running > 0) + [f"{failed} failed"] * (failed > 0)
     done = ", ".join([f"{settled} of {total} runs have a result", *extra])
     return f"{done}. The numbers below are preliminary."

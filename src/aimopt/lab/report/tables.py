@@ -6,19 +6,16 @@ results([analysis])                     None if there is no result yet
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.verdicts import Tone, verdict_style
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.equivalent_steps import EquivalentSteps
-from aimopt.lab.stats.paired import ENOUGH_SEEDS, Spread
-
-Tone = Literal["", "good", "bad", "unsure", "warning", "muted"]
-MARKS = {"better": "▲", "worse": "▼"}
-TONES: Mapping[str, Tone] = {"better": "good", "worse": "bad"}  # of a verdict; every other verdict is "unsure"
+from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference, Spread
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class TableCell:
 
     text: str
     below: str = ""  # a second line
-    mark: str = ""  # verdict: ▲ or ▼
+    mark: str = ""  # verdict: ▲, ▼ or =
     emphasis: Literal["", "best", "second"] = ""
     tone: Tone = ""
     contender: str = ""  # set if the cell is the head of a contender's row or column
@@ -42,11 +39,6 @@ class Table:
     note: str
     columns: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
-
-
-def verdict_tone(verdict: str) -> Tone:
-    """The tone in which a verdict is shown."""
-    return TONES.get(verdict, "unsure")
 
 
 def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
@@ -64,7 +56,8 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
             rows.append(_published_row(analysis, labels, analysis.study.published.source))
     references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
     note = "Mean and ± standard deviation of the seeds, and below their median; best mean bold, second underlined. "
-    note += f"▲ better and ▼ worse than {phrasing.listed(references)}; no mark: cannot tell."
+    equal = " = equal;" if any(cell.mark == "=" for row in rows for cell in row) else ""
+    note += f"▲ better and ▼ worse than {phrasing.listed(references)};{equal} no mark: cannot tell."
     return Table("results", "Results", note, ("Task", "Metric", *labels), tuple(rows))
 
 
@@ -76,18 +69,23 @@ def _result(analysis: StudyAnalysis, label: str) -> TableCell:
     standing = next((s for s in analysis.standings if s.label == label), None)
     if standing is None:
         return TableCell("", tone="muted")
-    planned, decimals = len(analysis.study.seeds), phrasing.decimals_of(analysis)
+    planned, decimals = planned_seeds(analysis, standing), phrasing.decimals_of(analysis)
     if standing.spread is None:
         return TableCell("…", below=f"0 of {planned}", tone="muted")
     text, below = _mean_and_std(standing.spread, decimals)
     if len(standing.spread.values) < planned:
         below = f"{below} ({len(standing.spread.values)} of {planned})"
-    mark = MARKS.get(phrasing.verdict(standing.difference), "")
+    mark = verdict_style(standing.difference.verdict).mark if standing.difference else ""
     places = sorted({s.rank for s in analysis.ranked if s.rank})
     second = len(places) > 1 and standing.rank == places[1]
     return TableCell(
         text, below=below, mark=mark, emphasis="best" if standing.rank == 1 else "second" if second else ""
     )
+
+
+def planned_seeds(analysis: StudyAnalysis, standing: Standing) -> int:
+    """The number of final runs that a contender has so far, ended or not; before its search ends, that of the study."""
+    return len(standing.finals) or len(analysis.study.seeds)
 
 
 def _median_row(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[TableCell, ...]:
@@ -132,34 +130,65 @@ def verdicts(analysis: StudyAnalysis) -> Table | None:
     compared = [s for s in analysis.standings if s.difference is not None]
     if not compared:
         return None
-    decimals = phrasing.decimals_of(analysis)
+    decimals, in_looks = phrasing.decimals_of(analysis), bool(analysis.study.looks)
     rows = []
     for standing in compared:
         d = standing.difference
         assert d is not None
-        seeds = len(d.differences)
-        verdict = d.verdict
-        tone = verdict_tone(verdict)
-        if seeds < len(analysis.study.seeds):
-            verdict += f", so far ({seeds} of {len(analysis.study.seeds)})"
+        seeds, planned, verdict = len(d.differences), planned_seeds(analysis, standing), d.verdict
+        tone = verdict_style(verdict).tone
+        if seeds < planned:
+            verdict += f", so far ({seeds} of {planned})"
         rows.append((
             TableCell(standing.label, contender=standing.label),
             TableCell(phrasing.signed(d.mean, decimals)),
             TableCell(phrasing.interval(d.low, d.high, decimals) or "–"),
-            TableCell(phrasing.general(d.effect, 2)),
-            TableCell(phrasing.probability(d.p)),
-            TableCell(phrasing.probability(d.t_p)),
-            TableCell(phrasing.probability(d.holm_p if math.isnan(d.t_p) else d.holm_t_p)),
+            *(_look_cells(standing, d) if in_looks else _test_cells(d)),
             TableCell(verdict, tone=tone),
         ))  # fmt: skip
     note = f"Gain in {analysis.measure.label} over {analysis.study.reference}, seed by seed; positive is better. "
-    note += (
-        "Better or worse: the p of the paired t-test, with Holm's correction, is below 0.05, and the sign flips agree "
-    )
-    note += f"as far as so few seeds can; with fewer than {ENOUGH_SEEDS} seeds there is no verdict. "
-    note += "With diverged runs only the signs count."
-    columns = ("Contender", "Gain", "95 % interval", "Effect d", "p, sign flips", "p, t", "p, Holm", "Verdict")
+    note += _rule_in_looks(analysis) if in_looks else RULE
+    tests = LOOK_COLUMNS if in_looks else TEST_COLUMNS
+    columns = ("Contender", "Gain", "95 % interval", *tests, "Verdict")
     return Table("verdicts", f"Against {analysis.study.reference}", note, columns, tuple(rows))
+
+
+TEST_COLUMNS = ("Effect d", "p, sign flips", "p, t", "p, Holm")
+LOOK_COLUMNS = ("Relative gain, interval of all looks", "Seeds", "Ahead in search")
+RULE = (
+    "Better or worse: the p of the paired t-test, with Holm's correction, is below 0.05, and the sign flips agree "
+    f"as far as so few seeds can; with fewer than {ENOUGH_SEEDS} seeds there is no verdict. "
+    "With diverged runs only the signs count."
+)
+
+
+def _test_cells(d: Difference) -> list[TableCell]:
+    return [
+        TableCell(phrasing.general(d.effect, 2)),
+        TableCell(phrasing.probability(d.p)),
+        TableCell(phrasing.probability(d.t_p)),
+        TableCell(phrasing.probability(d.holm_p if math.isnan(d.t_p) else d.holm_t_p)),
+    ]
+
+
+def _look_cells(standing: Standing, d: Difference) -> list[TableCell]:
+    decision, ahead = standing.decision, standing.ahead_in_search
+    known = decision is not None and math.isfinite(decision.low) and math.isfinite(decision.high)
+    relative = phrasing.interval(100 * decision.low, 100 * decision.high, 2) if decision and known else ""
+    return [
+        TableCell(f"{relative} %" if relative else "–"),
+        TableCell(str(len(d.differences))),
+        TableCell(f"{ahead[0]} of {ahead[1]}" if ahead else "–"),
+    ]
+
+
+def _rule_in_looks(analysis: StudyAnalysis) -> str:
+    looks, margin = phrasing.listed(map(str, analysis.study.looks)), f"±{100 * analysis.study.margin:g} %"
+    return (
+        f"Seeds are added until a contender is decided, with looks after {looks}. Better, worse or equal: the interval "
+        f"of the relative gain, which holds for all looks and contenders together, is beyond or inside {margin}, the "
+        "difference that the task counts. Ahead in search: on how many tuning seeds its best trial is ahead."
+    )
 
 
 def rates(analysis: StudyAnalysis) -> Table | None:
@@ -168,14 +197,15 @@ def rates(analysis: StudyAnalysis) -> Table | None:
         return None
     decimals = phrasing.decimals_of(analysis)
     untuned = any(s.untuned for s in analysis.standings)
+    tried = "rates tried" if analysis.study.search else "grid"
     rows = []
     for s in analysis.standings:
         if s.label != analysis.study.reference and not s.trials:
             continue
-        flag = f"{s.edge} of the grid" if s.edge else "inside the grid" if s.lr and s.trials else ""
+        flag = f"{s.edge} of the {tried}" if s.edge else f"inside the {tried}" if s.lr and s.trials else ""
         cells = [
             TableCell(s.label, contender=s.label),
-            TableCell(phrasing.general(s.lr)),
+            TableCell(phrasing.general(s.lr), below=phrasing.tuned_options(s)),
             TableCell(flag, tone="warning" if s.edge else "muted"),
             _spread_cell(s.spread, decimals),
         ]
@@ -304,6 +334,7 @@ def seeds(analysis: StudyAnalysis) -> Table | None:
     if not any(s.finals for s in analysis.standings):
         return None
     decimals = phrasing.decimals_of(analysis)
+    known = dict.fromkeys(result.seed for s in analysis.standings for result in (*s.finals, *s.untuned))
     rows = []
     for s in analysis.standings:
         for kind, results_of_kind in (
@@ -312,9 +343,9 @@ def seeds(analysis: StudyAnalysis) -> Table | None:
         ):
             if results_of_kind:
                 by_seed = {result.seed: result for result in results_of_kind}
-                values = [_result_cell(by_seed.get(seed), decimals) for seed in analysis.study.seeds]
+                values = [_result_cell(by_seed.get(seed), decimals) for seed in known]
                 rows.append((TableCell(s.label, contender=s.label), TableCell(kind, tone="muted"), *values))
-    columns = ("Contender", "Rate", *(f"Seed {seed}" for seed in analysis.study.seeds))
+    columns = ("Contender", "Rate", *(f"Seed {seed}" for seed in known))
     return Table("seeds", "Every seed", f"Final {analysis.measure.label}.", columns, tuple(rows))
 
 

@@ -3,6 +3,7 @@
     claim = Claim.take(folder)        None if another process holds the folder
     claim.holds()                     False if another process has taken over in the meantime
     claim.release()
+    describe_holder(folder)           Holder("node7", 4711, here=False, alive=True, silent_seconds=2.1); changes nothing
 
 A claim is a file `claim.<number>`; the one with the highest number is valid. A process that finds its holder dead or
 silent creates the file with the next number. The file system lets only one process create it, so no process ever
@@ -21,7 +22,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from aimopt.lab.protocol.schema import fields, integer, text
 from aimopt.lab.results import json_files
@@ -31,6 +32,26 @@ STALE_SECONDS = 60.0  # without an update, after which another process may take 
 FUTURE_SECONDS = 5.0  # by which the time of a claim may lie in the future: file servers round
 WATCHED_HEARTBEATS = 2.5  # how long a claim with a doubtful time is watched
 CLAIM_SHAPE = fields({"token": text, "host": text, "pid": integer(1)})
+
+
+class Holder(NamedTuple):
+    """What is known about the process that claimed a folder."""
+
+    host: str  # empty if the claim is damaged
+    pid: int | None
+    here: bool  # whether it is a process of this machine: then it is known whether it exists
+    alive: bool  # as far as this machine can tell
+    silent_seconds: float  # since its last heartbeat, by the clock of this machine
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether nothing but silence says that it is dead: it may be suspended, or cut off from the file system."""
+        return not self.alive and (not self.here or (self.pid is not None and _alive(self.pid)))
+
+    def __str__(self) -> str:
+        process = f"process {self.pid}" if self.pid is not None else "a process"
+        where = "this machine" if self.here else self.host or "an unknown machine"
+        return f"{process} of {where}"
 
 
 class Claim:
@@ -92,6 +113,22 @@ class Claim:
 def is_claimed(folder: Path) -> bool:
     """Whether a living process holds a claim on a folder."""
     return _seems_alive(folder, *_highest_claim(folder))
+
+
+def describe_holder(folder: Path) -> Holder | None:
+    """The process that claimed a folder, dead or alive; None if there is no claim. Nothing is written.
+
+    Of another machine only the heartbeats are known. They are judged by the clock of this machine, so a clock that is
+    wrong by more than a minute makes a living process look silent.
+    """
+    number, claimed = _highest_claim(folder)
+    modified = _modified_ns(folder / f"claim.{number}") if claimed is not None else None
+    if claimed is None or modified is None:
+        return None
+    host, silent = str(claimed.get("host", "")), time.time() - modified / 1e9
+    here = host == _host()
+    alive = silent <= STALE_SECONDS and not _is_dead(claimed)
+    return Holder(host.partition(" ")[0], claimed.get("pid"), here, alive, max(0.0, silent))
 
 
 def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:

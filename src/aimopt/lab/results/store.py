@@ -47,7 +47,7 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results import json_files
-from aimopt.lab.results.claims import Claim, is_claimed
+from aimopt.lab.results.claims import Claim, Holder, describe_holder, is_claimed
 from aimopt.lab.results.costs import Overhead
 from aimopt.lab.results.json_files import DamagedFile, with_checksum
 from aimopt.lab.results.run import Run, Status
@@ -133,6 +133,10 @@ class Store:
     def is_claimed(self, config: RunConfig) -> bool:
         """Whether a process works on a run now."""
         return is_claimed(self.folder(config))
+
+    def holder(self, config: RunConfig) -> Holder | None:
+        """The process that claimed a run, dead or alive; None if no process did."""
+        return describe_holder(self.folder(config))
 
     def follow_run(self, config: RunConfig) -> "RunWriter":
         """A writer that writes nothing, for a process that trains a run together with the one that claimed it."""

@@ -12,6 +12,7 @@
     equivalent_steps.py    how long the reference must train to end where a contender ends
     example_noise.py       how much a result would change with other test examples
     tuning.py              the search: its points, and which one it chooses
+    tuning_budget.py       what a search would have found with fewer trials
 
     paired_differences({"Mine": losses, "Other": others}, reference="Other", better="lower")["Mine"].verdict
 

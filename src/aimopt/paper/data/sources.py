@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import pooch
 
+from aimopt.lab.protocol.offline import WouldDownload, downloads_allowed
 from aimopt.paper.data.dataset import Content, Dataset, File, Form, list_forms, read_unchanged
 from aimopt.paper.data.fetching import LOGGER, fetch
 
@@ -112,6 +113,8 @@ def _candidates(dataset: Dataset, forms: Iterable[Form]) -> Iterator[tuple[str, 
     for form in forms:
         for folder in (root / dataset.name for root in local_directories()):
             yield str(folder), form, partial(_find_local, form, folder)
+    if not downloads_allowed():
+        raise WouldDownload(f"{dataset.name} is not on this machine; its download has about {dataset.megabytes} MB")
     for form in forms:
         if form.fetchable:
             yield form.files[0].origin, form, partial(_fetch_all, form, _download_folder(dataset), dataset.largest_file)

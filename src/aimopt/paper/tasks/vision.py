@@ -37,6 +37,8 @@ MINI = {"log_every": 10, "auto_augment": False}
 class Cifar(Supervised):
     """Small images in equally large classes; the training loss and the reported loss have label smoothing."""
 
+    margin: ClassVar[float] = 0.005
+    classes: ClassVar[int]
     channel_means: ClassVar[ChannelValues]  # of the training images, per channel
     channel_deviations: ClassVar[ChannelValues]
 
@@ -81,6 +83,15 @@ class Cifar(Supervised):
             test=_select(test[:, : self.test_per_class], images.test, images.test_labels),
         )
 
+    def random_examples(self) -> Splits:
+        def images(count: int) -> Batch:  # `expand` needs no memory
+            return torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8).expand(count, 3, 32, 32), torch.zeros(
+                count
+            ).long()
+
+        valid, test = self.classes * self.valid_per_class, self.classes * self.test_per_class
+        return Splits(train=images(self.batch_size), valid=images(valid), test=images(test))
+
     def model(self) -> nn.Module:
         return nn.Sequential(Standardize(self.channel_means, self.channel_deviations), self.network())
 
@@ -102,6 +113,7 @@ class Cifar10ViT(Cifar):
 
     title: ClassVar[str] = "CIFAR-10, ViT (6.3M)"
     titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-10, ViT (115k)", "mini-1": "CIFAR-10 subset, small ViT"}
+    classes: ClassVar[int] = 10
     channel_means: ClassVar[ChannelValues] = (0.4914, 0.4822, 0.4465)
     channel_deviations: ClassVar[ChannelValues] = (0.2470, 0.2435, 0.2616)
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -160,22 +172,23 @@ class Cifar100ResNet(Cifar):
     """CIFAR-100 and ResNet-50 with 23,705,252 parameters; `small_resnet` makes the other depths."""
 
     title: ClassVar[str] = "CIFAR-100, ResNet-50"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100 subset, ResNet-8", "mini-1": "CIFAR-100 subset, ResNet-8"}
+    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100, ResNet-8", "mini-1": "CIFAR-100 subset, ResNet-8"}
+    classes: ClassVar[int] = 100
     channel_means: ClassVar[ChannelValues] = (0.5071, 0.4867, 0.4408)
     channel_deviations: ClassVar[ChannelValues] = (0.2675, 0.2565, 0.2761)
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
             **MINI,
-            "lr": 2e-3,
-            "batch_size": 32,
+            "lr": 4e-3,
+            "batch_size": 64,
             "steps": 500,
             "evaluate_every": 50,
-            "warmup_steps": 25,
+            "warmup_steps": 40,
             "depth": 8,
-            "train_per_class": 100,
+            "train_per_class": 450,
             "valid_per_class": 10,
-            "test_per_class": 10,
+            "test_per_class": 50,
         },
         "mini-1": {
             **MINI,

@@ -13,8 +13,11 @@ from matplotlib.figure import Figure
 
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.figures.labels import REFERENCE_WIDTH, clipped, label_sides, name_rows, wrapped
 from aimopt.lab.report.figures.style import (
+    BAD,
     CARD,
+    GOOD,
     INK,
     MUTED,
     SHADE,
@@ -26,7 +29,8 @@ from aimopt.lab.report.figures.style import (
     styled,
     wants_log,
 )
-from aimopt.lab.stats.paired import Spread
+from aimopt.lab.report.verdicts import shortened, verdict_kind
+from aimopt.lab.stats.paired import Difference, Spread
 
 Styles = Mapping[str, Style]
 BASE_HEIGHT, ROW_HEIGHT = 1.1, 0.3  # inches
@@ -35,19 +39,8 @@ BASE_HEIGHT, ROW_HEIGHT = 1.1, 0.3  # inches
 def _row_figure(analysis: StudyAnalysis, labels: Sequence[str]) -> tuple[Figure, Axes]:
     """A figure with one row per contender, the first one on top."""
     figure, ax = new_figure(analysis, (WIDTH, max(2.2, BASE_HEIGHT + ROW_HEIGHT * len(labels))))
-    ax.set_ylim(len(labels) - 0.45, -0.55)
-    ax.set_yticks(range(len(labels)), labels)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(visible=False, axis="y")
-    ax.spines["left"].set_visible(False)
+    name_rows(ax, labels)
     return figure, ax
-
-
-def _label_sides(ax: Axes, left: str, right: str) -> None:
-    """Write above the axes what the two sides mean."""
-    for x, side, text in ((0, "left", left), (1, "right", right)):
-        options: dict[str, Any] = dict(transform=ax.transAxes, ha=side, va="bottom", fontsize=8, color=MUTED)
-        ax.text(x, 1.01, text, **options)
 
 
 def _series(analysis: StudyAnalysis, standing: Standing) -> str:
@@ -73,7 +66,7 @@ def final_values(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
             _draw_spread(ax, standing.spread, row - offset, style.light, style.light, gid)
         if with_untuned and standing.untuned_spread:
             _draw_spread(ax, standing.untuned_spread, row + offset, style.light, CARD, gid)
-    ax.set_xlabel(f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}")
+    ax.set_xlabel(wrapped(f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}"))
     plain_ticks(ax, "x", log=ax.get_xscale() == "log")
     hollow = " Hollow: at the usual learning rate, without search." if with_untuned else ""
     return Picture(
@@ -100,53 +93,76 @@ def _draw_spread(ax: Axes, spread: Spread, y: float, colour: str, face: str, gid
 
 @styled
 def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
-    """The paired differences from the reference, one dot per seed, and the interval of their mean."""
+    """The paired differences from the reference, one dot per seed, the interval of their mean, and the verdict."""
     shown = [s for s in analysis.standings if s.difference is not None]
     if not shown:
         return None
     shown.sort(key=lambda s: -s.difference.mean if s.difference and not math.isnan(s.difference.mean) else math.inf)
     figure, ax = _row_figure(analysis, [s.label for s in shown])
     for row, standing in enumerate(shown):
-        gid, style, difference = _series(analysis, standing), styles[standing.label], standing.difference
-        assert difference is not None
-        finite = [d for d in difference.differences if math.isfinite(d)]
-        ax.scatter(finite, [row + 0.19] * len(finite), s=10, color=style.light, alpha=0.55, linewidths=0, gid=gid)
-        if math.isfinite(difference.low):
-            ax.plot([difference.low, difference.high], [row - 0.07] * 2, color=style.light, linewidth=2, gid=gid)
-        if math.isfinite(difference.mean):
-            sure = not phrasing.is_unsure(difference.verdict)
-            ax.plot(
-                [difference.mean],
-                [row - 0.07],
-                marker=style.marker,
-                markersize=7,
-                markerfacecolor=style.light if sure else CARD,
-                markeredgecolor=style.light,
-                markeredgewidth=1.4,
-                gid=gid,
-            )
-        if len(finite) < len(difference.differences):
-            note = f"{len(difference.differences) - len(finite)} decided by divergence"
-            ax.text(
-                0.995, row, note, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7.5, gid=gid
-            )
-    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
-    left, right = ax.get_xlim()
-    reach = max(abs(left), abs(right))
-    ax.set_xlim(-reach, reach)
-    ax.axvspan(-reach, 0, color=SHADE, zorder=0, linewidth=0)
+        assert standing.difference is not None
+        _draw_difference(ax, standing.difference, row, styles[standing.label], _series(analysis, standing))
+    centre_on_zero(ax)
+    margin = margin_of(analysis)
+    if margin:
+        ax.axvspan(-margin, margin, color=MUTED, alpha=0.16, zorder=0.5, linewidth=0)
     reference = analysis.study.reference
-    _label_sides(ax, "← worse", "better →")
-    ax.set_xlabel(f"gain in {analysis.measure.label} over {reference}")
+    ax.set_xlabel(wrapped(f"gain in {analysis.measure.label} over {clipped(reference, REFERENCE_WIDTH)}"))
     plain_ticks(ax, "x")
     return Picture(
         "differences",
         f"Paired difference from {reference}",
         "One dot per seed, with the same initial weights and order of the data. The line is the 95 % interval of the "
-        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell.",
+        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell."
+        f"{' Inside the grey band the task counts contenders as equal.' if margin else ''}",
         f"Paired differences in {analysis.measure.label} of {phrasing.listed(s.label for s in shown)} from {reference}",
         figure,
     )
+
+
+def margin_of(analysis: StudyAnalysis) -> float:
+    """The difference that counts, in the units of the measure; 0 without looks. The task states it as a ratio."""
+    spread = analysis.reference.spread
+    known = analysis.study.looks and spread is not None and math.isfinite(spread.mean)
+    return analysis.study.margin * abs(spread.mean) if known and spread else 0.0
+
+
+def _draw_difference(ax: Axes, difference: Difference, row: int, style: Style, gid: str) -> None:
+    finite = [d for d in difference.differences if math.isfinite(d)]
+    ax.scatter(finite, [row + 0.19] * len(finite), s=10, color=style.light, alpha=0.55, linewidths=0, gid=gid)
+    if math.isfinite(difference.low):
+        ax.plot([difference.low, difference.high], [row - 0.07] * 2, color=style.light, linewidth=2, gid=gid)
+    if math.isfinite(difference.mean):
+        sure = verdict_kind(difference.verdict) != "unsure"
+        marks: dict[str, Any] = dict(markerfacecolor=style.light if sure else CARD, markeredgecolor=style.light)
+        ax.plot(
+            [difference.mean], [row - 0.07], marker=style.marker, markersize=7, markeredgewidth=1.4, gid=gid, **marks
+        )
+    note_verdict(ax, row, difference, gid)
+    if len(finite) < len(difference.differences):
+        note = f"{len(difference.differences) - len(finite)} decided by divergence"
+        ax.text(0.995, row, note, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=7.5, gid=gid)
+
+
+def note_verdict(ax: Axes, row: float, difference: Difference, gid: str) -> None:
+    """Write a verdict and its number of seeds at the right of a row."""
+    kind = verdict_kind(difference.verdict)
+    colour = {"better": GOOD, "worse": BAD}.get(kind, MUTED)
+    verdict = "cannot tell" if difference.too_few_seeds else shortened(difference.verdict)
+    seeds = phrasing.count_seeds(len(difference.differences))
+    place: dict[str, Any] = dict(transform=ax.get_yaxis_transform(), clip_on=False, gid=gid)
+    ax.text(1.02, row + 0.08, verdict, va="bottom", fontsize=8.5, color=colour, **place)
+    ax.text(1.02, row + 0.12, seeds, va="top", fontsize=6.5, color=MUTED, **place)
+
+
+def centre_on_zero(ax: Axes) -> None:
+    """Put zero in the middle, and shade the side of the losses."""
+    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
+    left, right = ax.get_xlim()
+    reach = max(abs(left), abs(right))
+    ax.set_xlim(-reach, reach)
+    ax.axvspan(-reach, 0, color=SHADE, zorder=0, linewidth=0)
+    label_sides(ax, "← worse", "better →")
 
 
 @styled
@@ -179,8 +195,8 @@ def to_target(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
     left, right = ax.get_xlim()
     room = 0.3 * (right - left) if any(s.to_target and s.to_target.ratio is None for s in shown) else 0
     ax.set_xlim(min(left, 0.9), max(right + room, 1.1))
-    _label_sides(ax, "← sooner", "later →")
-    ax.set_xlabel(f"ratio to {reference}")
+    label_sides(ax, "← sooner", "later →")
+    ax.set_xlabel(wrapped(f"ratio to {clipped(reference, REFERENCE_WIDTH)}"))
     plain_ticks(ax, "x")
     target = phrasing.general(analysis.target.value, 4)
     hollow_means = " Filled: steps, with the 95 % interval over seeds; hollow: time." if timed else ""
@@ -208,7 +224,9 @@ def overhead(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         ax.plot([low, high], [row, row], color=style.light, linewidth=5, alpha=0.3, gid=gid)
         ax.plot([median], [row], marker=style.marker, markersize=7, color=style.light, gid=gid)
     ax.axvline(1, color=INK, linewidth=0.9, zorder=1)
-    ax.set_xlabel(f"time of a whole training step, ratio to {analysis.study.reference} ↓")
+    ax.set_xlabel(
+        wrapped(f"time of a whole training step, ratio to {clipped(analysis.study.reference, REFERENCE_WIDTH)} ↓")
+    )
     plain_ticks(ax, "x")
     return Picture(
         "overhead",
@@ -247,7 +265,9 @@ def improvement(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
     ax.axvline(0.5, color=INK, linewidth=0.9, zorder=1)
     ax.axvspan(0, 0.5, color=SHADE, zorder=0, linewidth=0)
     ax.set_xlim(-0.02, 1.02)
-    ax.set_xlabel(f"probability that a run beats a run of {analysis.study.reference} ↑")
+    ax.set_xlabel(
+        wrapped(f"probability that a run beats a run of {clipped(analysis.study.reference, REFERENCE_WIDTH)} ↑")
+    )
     plain_ticks(ax, "x")
     return Picture(
         "improvement",
@@ -284,7 +304,7 @@ def interquartile_means(analysis: StudyAnalysis, styles: Styles) -> Picture | No
                 markerfacecolor=style.light if filled else CARD, markeredgecolor=style.light, markersize=6.5
             )
             ax.plot([mean.value], [row + offset], marker=style.marker, gid=gid, **marks)
-    ax.set_xlabel(f"interquartile mean of {analysis.measure.label} ↑")
+    ax.set_xlabel(wrapped(f"interquartile mean of {analysis.measure.label} ↑"))
     plain_ticks(ax, "x")
     return Picture(
         "iqm",

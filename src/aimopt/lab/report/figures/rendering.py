@@ -1,6 +1,6 @@
 """Render all pictures of a report in all formats, in parallel on all cores.
 
-    rendered = render_all([("compare-images-rates", picture)], styles, files=("png", "pdf"))
+    rendered = render_all([("compare-images-rates", picture)], files=("png", "pdf"))
     rendered["compare-images-rates"].svg                 the element of the page; .data for its tooltips
     rendered["compare-images-rates"].files["pdf"]        the content of a file
 
@@ -10,7 +10,6 @@ and sends the bytes back. They are the same as without processes.
 
 import contextlib
 import gc
-import math
 import multiprocessing
 import os
 import signal
@@ -22,12 +21,13 @@ from io import BytesIO
 from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
-from matplotlib.lines import Line2D
 from PIL import Image
 
-from aimopt.lab.report.figures.style import Picture, Style, save, styled
+from aimopt.lab.report.figures.labels import wrapped
+from aimopt.lab.report.figures.style import Picture, save, styled
 from aimopt.lab.report.figures.svg import plot_data, svg
 
+PRINTED_TITLE = 44  # characters per line of a title
 PICTURES_PER_PROCESS = 6  # for fewer pictures another process does not pay off
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,16 +41,14 @@ class RenderedPicture(NamedTuple):
     files: Mapping[str, bytes]  # by file ending
 
 
-def render_all(
-    pictures: Sequence[tuple[str, Picture]], styles: Mapping[str, Style], files: Sequence[str]
-) -> dict[str, RenderedPicture]:
+def render_all(pictures: Sequence[tuple[str, Picture]], files: Sequence[str]) -> dict[str, RenderedPicture]:
     """Render pictures for the page and as files of these formats. The result is by name."""
 
     def render_one(named: tuple[str, Picture]) -> RenderedPicture:
         name, picture = named
         drawing = svg(picture, name)  # first: it decides the positions of the axes
         data = plot_data(picture)
-        titled = for_print(picture, styles) if files else picture
+        titled = for_print(picture) if files else picture
         return RenderedPicture(drawing, data, {ending: render(titled, ending) for ending in files})
 
     with _without_old_objects():
@@ -79,21 +77,13 @@ def _palette_png(picture: Picture, pixels: bytes) -> bytes:
 
 
 @styled
-def for_print(picture: Picture, styles: Mapping[str, Style]) -> Picture:
-    """Add the title and the legend, which the page shows outside of the picture."""
-    ax = picture.figure.axes[0]
-    room = 16.0  # points between the axes and the title
-    if picture.lines:
-        drawn = [(str(line["label"]), styles[str(line["label"])]) for line in picture.lines]
-        handles = [Line2D([], [], color=s.light, linestyle=s.dash, linewidth=1.6, label=name) for name, s in drawn]
-        columns = min(4, len(handles))
-        height = 13.0 * math.ceil(len(handles) / columns)
-        room += height
-        picture.figure.set_figheight(picture.figure.get_figheight() + height / 72)
-        ax.legend(
-            handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, handlelength=3
-        )
-    ax.set_title(picture.title, fontsize=10.5, fontweight="bold", pad=room)
+def for_print(picture: Picture) -> Picture:
+    """Add the title, which the page shows outside of the picture, and leave out what only a script can show."""
+    for band in picture.figure.findobj(lambda artist: str(artist.get_gid()).startswith("band-")):
+        band.remove()
+    title = wrapped(picture.title, PRINTED_TITLE)
+    picture.figure.suptitle(title, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
+    picture.figure.set_figheight(picture.figure.get_figheight() + 0.22 * len(title.splitlines()))
     return picture
 
 

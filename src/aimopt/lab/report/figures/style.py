@@ -10,7 +10,7 @@ shades. Dashes and markers repeat the message.
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import IO, Any, Literal, NamedTuple, ParamSpec, TypeVar
@@ -59,8 +59,8 @@ STYLES = tuple(
     for slot, (colour, dash, marker) in enumerate(zip(palette.SERIES, DASHES, "os^DvPXh", strict=True))
 )
 ACCENT = STYLES[0]
-INK, MUTED, GRID, CARD, SHADE = (
-    colour.light for colour in (palette.INK, palette.MUTED, palette.GRID, palette.CARD, palette.SHADE)
+INK, MUTED, GRID, LINE, CARD, SHADE = (
+    colour.light for colour in (palette.INK, palette.MUTED, palette.GRID, palette.LINE, palette.CARD, palette.SHADE)
 )
 GOOD, BAD = palette.GOOD.light, palette.BAD.light
 VARIABLES = {colour.light: name for name, colour in palette.VARIABLES.items()}  # of the style sheet
@@ -121,6 +121,28 @@ def styles_of(analyses: Sequence[StudyAnalysis]) -> dict[str, Style]:
     return chosen
 
 
+class DataLine(NamedTuple):
+    """The numbers of a line, for the page: its tooltips, and its other axes."""
+
+    label: str
+    series: int
+    points: Sequence[Sequence[float]]  # x, y, and the low and high end of the band
+    short: str = ""  # the name at the end of the line; empty: none
+    step_seconds: float | None = None  # the measured time of a step, if x is the step and the time is known
+    band: bool = False  # whether its band is always shown
+
+
+@dataclass
+class Panel:
+    """Axes with lines whose numbers the page has."""
+
+    axes: Axes
+    lines: Sequence[DataLine]
+    x_label: str
+    y_label: str = ""
+    other_axes: bool = False  # whether the reader can choose logarithmic axes, and time instead of steps
+
+
 @dataclass
 class Picture:
     """A figure with its title, caption and description."""
@@ -130,22 +152,32 @@ class Picture:
     caption: str
     alt: str
     figure: Figure
-    # For tooltips, one entry per line: {"label", "series", "points": [[x, y, low, high], …]}
-    lines: Sequence[Mapping[str, Any]] = ()
-    x_label: str = ""
+    panels: Sequence[Panel] = ()
 
 
 def new_figure(analysis_or_stamp: StudyAnalysis | str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
     """A figure without a window, with the stamp of a study at the bottom."""
+    figure, (ax,) = new_figures(analysis_or_stamp, size, 1, 1)
+    return figure, ax
+
+
+def new_figures(
+    analysis_or_stamp: StudyAnalysis | str, size: tuple[float, float], count: int, columns: int
+) -> tuple[Figure, list[Axes]]:
+    """A figure with several axes that share their scales, row by row; the last row may be incomplete."""
     figure = Figure(figsize=size, layout="constrained", dpi=200)
-    ax = figure.subplots()
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color=GRID, linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.tick_params(length=2.5, width=0.7)
+    grid = figure.subplots(math.ceil(count / columns), columns, sharex=True, sharey=True, squeeze=False)
+    axes = list(grid.flat)
+    for empty in axes[count:]:
+        empty.remove()
+    for position, ax in enumerate(axes[:count]):
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(color=GRID, linewidth=0.7)
+        ax.set_axisbelow(True)
+        ax.tick_params(length=2.5, width=0.7, labelbottom=position >= count - columns)
     stamp = analysis_or_stamp if isinstance(analysis_or_stamp, str) else phrasing.stamp(analysis_or_stamp)
     figure.supxlabel(textwrap.fill(stamp, STAMP_LINE_LENGTH), x=0.01, ha="left", fontsize=6, color=MUTED)
-    return figure, ax
+    return figure, axes[:count]
 
 
 def save(picture: Picture, file: IO[Any], **options: Any) -> None:

@@ -3,18 +3,20 @@
     svg(picture, "compare-images-rates")        <svg … aria-label="…" class="plot">…</svg>
     plot_data(picture)                          positions and values of the lines as JSON, for tooltips
 
-matplotlib writes the `gid` of an element as its id. Here `series-3` becomes `data-series="3"`; all other ids get the
-prefix of the figure, because a page has many figures; and every colour with a variable in the style sheet becomes that
-variable. The title and the legend are left out: the page shows them itself.
+matplotlib writes the `gid` of an element as its id. Here `series-3` becomes `data-series="3"`, and `band-3` the same
+with the class `band`, which the page shows only while a reader points at the line. All other ids get the prefix of the
+figure, because a page has many figures; and every colour with a variable in the style sheet becomes that variable. The
+title is left out: the page shows it itself.
 """
 
 import io
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from aimopt.lab.report.figures.style import VARIABLES, Picture, save, styled
+from aimopt.lab.report.figures.style import VARIABLES, Panel, Picture, save, styled
 from aimopt.messages.clean_text import printable
 
 SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -43,8 +45,11 @@ def svg(picture: Picture, prefix: str) -> str:
 
 def _adapt(element: ElementTree.Element, prefix: str) -> None:
     name = element.attrib.pop("id", None)
-    if name is not None and name.startswith("series-"):
-        element.set("data-series", name.removeprefix("series-"))
+    kind, _, series = (name or "").partition("-")
+    if kind in ("series", "band") and series.isdecimal():
+        element.set("data-series", series)
+        if kind == "band":
+            element.set("class", "band")
     elif name is not None:
         element.set("id", f"{prefix}-{name}")
     link = element.get(f"{{{LINK}}}href")
@@ -66,24 +71,33 @@ def _variable(match: re.Match[str]) -> str:
 
 
 def plot_data(picture: Picture) -> str:
-    """Positions and values of the lines as JSON, for tooltips. Call it after `svg`, which computes the layout."""
-    if not picture.lines:
-        return ""
-    ax = picture.figure.axes[0]
+    """Positions and values of the lines as JSON. Call it after `svg`, which computes the layout."""
+    return json.dumps([_panel_data(picture, panel) for panel in picture.panels]) if picture.panels else ""
+
+
+def _panel_data(picture: Picture, panel: Panel) -> dict[str, Any]:
+    ax = panel.axes
     width, height = (72 * inches for inches in picture.figure.get_size_inches())
     box = ax.get_position()
     place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
-    data: dict[str, Any] = {
+    return {
         "box": [round(x, 2) for x in place],
-        "x": {"limits": list(ax.get_xlim()), "log": ax.get_xscale() == "log", "label": printable(picture.x_label)},
-        "y": {"limits": list(ax.get_ylim()), "log": ax.get_yscale() == "log"},
+        "x": {"limits": list(ax.get_xlim()), "log": ax.get_xscale() == "log", "label": printable(panel.x_label)},
+        "y": {"limits": list(ax.get_ylim()), "log": ax.get_yscale() == "log", "label": printable(panel.y_label)},
+        "otherAxes": panel.other_axes,
         "lines": [
-            {**line, "label": printable(str(line["label"])), "points": [_short(point) for point in line["points"]]}
-            for line in picture.lines
+            {
+                "label": printable(line.label),
+                "short": printable(line.short),
+                "series": line.series,
+                "stepSeconds": line.step_seconds,
+                "band": line.band,
+                "points": [_short(point) for point in line.points],
+            }
+            for line in panel.lines
         ],
     }
-    return json.dumps(data)
 
 
-def _short(point: list[float]) -> list[float]:
+def _short(point: Sequence[float]) -> list[float]:
     return [float(f"{value:.5g}") for value in point]

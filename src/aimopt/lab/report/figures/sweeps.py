@@ -13,11 +13,13 @@ from matplotlib.patches import Rectangle
 
 from aimopt.lab.analysis.study_analysis import SensitivityGrid, StudyAnalysis, has_order
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.figures.labels import clipped, wrapped
 from aimopt.lab.report.figures.style import ACCENT, CARD, INK, MUTED, WIDTH, Picture, new_figure, plain_ticks, styled
 from aimopt.lab.stats.paired import Spread
 
 # The colour scale ends at this multiple of the median distance from the best: very bad values do not hide others.
 COLOUR_RANGE = 4
+MAX_VALUE = 14  # characters of a value on an axis
 
 
 @styled
@@ -53,7 +55,8 @@ def _curve(analysis: StudyAnalysis, swept: SensitivityGrid, spreads: dict[tuple[
     ax.set_xticks(range(len(values)), [_value(value) for value in values])
     ax.set_xlim(-0.4, len(values) - 0.6)
     name = phrasing.axis_name(analysis.study, axis)
-    ax.set(xlabel=name, ylabel=f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}")
+    measure = f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}"
+    ax.set(xlabel=wrapped(name), ylabel=wrapped(measure, 40))
     plain_ticks(ax, "y")
     usual = "without it" if swept.default[0] is None else f"{name} = {_value(swept.default[0])}"
     default = f" The dashed line is the default, {usual}."
@@ -89,7 +92,12 @@ def _heat_map(analysis: StudyAnalysis, swept: SensitivityGrid, spreads: dict[tup
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     names = [phrasing.axis_name(analysis.study, axis) for axis in swept.axes]
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=names[0], ylabel=names[1])
+    ax.set(
+        xlim=(-0.5, len(columns) - 0.5),
+        ylim=(-0.5, len(rows) - 0.5),
+        xlabel=wrapped(names[0]),
+        ylabel=wrapped(names[1], 30),
+    )
     return Picture(
         "sweep",
         f"{phrasing.sentence(analysis.measure.label)} over {names[0]} and {names[1]}",
@@ -115,4 +123,4 @@ def _scale(means: list[float], lower_is_better: bool) -> Normalize:
 
 
 def _value(value: Any) -> str:
-    return phrasing.general(value) if has_order([value]) else str(value)
+    return phrasing.general(value) if has_order([value]) else clipped(str(value), MAX_VALUE)

@@ -20,6 +20,8 @@ def markdown(report: Report, figures: bool) -> str:
     """The whole report; with links to the PNG files if `figures`."""
     lines = [f"# {escape(report.title)}", ""]
     lines += [escape(sentence) for sentence in (report.headline, report.progress) if sentence]
+    if figures:
+        lines += _figures(report.first_pictures)
     for table in (report.results, report.ranks, *report.pooled):
         if table is not None:
             lines += ["", f"## {escape(table.title)}", "", *_table(table)]

@@ -1,18 +1,24 @@
-"""The report on a terminal of at most a hundred columns.
+"""The report on a terminal of at least eighty columns.
 
-console.print(terminal_table(analysis))
+    console.print(terminal_table(analysis))
+
+Numbers are never cut. A long name, a long verdict and the title of a column continue on the next line instead.
 """
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.tables import planned_seeds
+from aimopt.lab.report.verdicts import verdict_style
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
 
-TONES = {"better": "green", "worse": "red"}
 LEVELS = {"warning": ("!", "yellow"), "problem": ("✗", "red")}
+MAX_NAME, MIN_NAME = 34, 12  # columns of a contender's name
+VERDICT_WIDTH = 14
 
 
 def terminal_table(analysis: StudyAnalysis) -> RenderableType:
@@ -20,17 +26,22 @@ def terminal_table(analysis: StudyAnalysis) -> RenderableType:
     title = (
         f"{phrasing.name_of(analysis)} · scale {analysis.study.scale} · {phrasing.stamp(analysis).split(' · ', 2)[-1]}"
     )
-    table = RichTable(title=Text(title, style="bold"), title_justify="left", expand=False, pad_edge=False)
-    table.add_column("contender", max_width=34, overflow="fold")
-    table.add_column("lr", justify="right", no_wrap=True)
-    table.add_column(
-        f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}", justify="right", no_wrap=True
-    )
-    table.add_column("seeds", justify="right", no_wrap=True)
-    table.add_column(f"gain on {analysis.study.reference}"[:24], justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for standing in analysis.standings:
-        table.add_row(*_row(analysis, standing))
+    table = RichTable(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    rows = [_row(analysis, standing) for standing in analysis.standings]
+    # The widths of numbers are fixed. Only the title of such a column, and the texts at both sides, are broken.
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    measure = f"{analysis.measure.label} {phrasing.ARROWS[analysis.measure.better]}"
+    table.add_column("contender", min_width=min(MIN_NAME, widths[0]), max_width=MAX_NAME, overflow="fold")
+    for head, width, shortest in (
+        ("lr", widths[1], 2),
+        (measure, widths[2], 10),
+        ("seeds", widths[3], 5),
+        (f"gain on {analysis.study.reference}", widths[4], 8),
+    ):
+        table.add_column(Text(head), justify="right", width=max(width, shortest), overflow="fold")
+    table.add_column("verdict", width=min(VERDICT_WIDTH, max(widths[5], 7)), overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     notes = [Text(sentence) for sentence in phrasing.summary(analysis)]
     for remark in analysis.audit:
         if remark.level in LEVELS:
@@ -59,7 +70,7 @@ def _row(analysis: StudyAnalysis, standing: Standing) -> list[Text]:
         Text(standing.label, style=best),
         Text(rate, style="yellow" if standing.edge else ""),
         Text(value, style=best),
-        Text(f"{settled}/{len(analysis.study.seeds)}"),
+        Text(f"{settled}/{planned_seeds(analysis, standing)}"),
         Text(gain),
-        Text(verdict, style=TONES.get(verdict, "dim")),
+        Text(verdict, style=verdict_style(verdict).colour),
     ]

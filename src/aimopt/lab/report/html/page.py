@@ -17,11 +17,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from aimopt import palette
-from aimopt.lab.report import phrasing, tables
+from aimopt.lab.report import phrasing
 from aimopt.lab.report.figures.rendering import RenderedPicture
 from aimopt.lab.report.figures.style import Style
 from aimopt.lab.report.sections import Report, Section, all_pictures
 from aimopt.lab.report.tables import TableCell
+from aimopt.lab.report.verdicts import VERDICT_STYLES, verdict_style
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
 from aimopt.messages.clean_text import printable
 
@@ -35,7 +36,7 @@ def page(report: Report, rendered: Mapping[str, RenderedPicture], refresh: float
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    script = _file("page.js")
+    script = f'"use strict";\n{{\n{_file("page.js")}{_file("plots.js")}}}\n'
     return environment.get_template("page.html").render(
         report=report,
         subject=phrasing.subject_of([section.analysis for section in report.sections]),
@@ -48,7 +49,12 @@ def page(report: Report, rendered: Mapping[str, RenderedPicture], refresh: float
         labels={section.name: [s.label for s in section.analysis.standings] for section in report.sections},
         verdicts={section.name: _verdict(section) for section in report.sections},
         problems={section.name: _problems(section) for section in report.sections},
+        comparisons=[section for section in report.sections if section.is_comparison],
+        sweeps=[section for section in report.sections if not section.is_comparison],
+        marks={style.mark: (style.tone, kind) for kind, style in VERDICT_STYLES.items() if style.mark},
         contents=_contents(report),
+        looks=any(section.analysis.study.looks for section in report.sections),
+        fixed_seeds=any(not section.analysis.study.looks for section in report.sections),
         enough_seeds=ENOUGH_SEEDS,
     )
 
@@ -84,7 +90,7 @@ def _verdict(section: Section) -> TableCell | None:
     if standing is None or not analysis.study.is_comparison:
         return None
     verdict = phrasing.short_verdict(standing.difference)
-    return TableCell(f"{subject} against {analysis.study.reference}: {verdict}", tone=tables.verdict_tone(verdict))
+    return TableCell(f"{subject} against {analysis.study.reference}: {verdict}", tone=verdict_style(verdict).tone)
 
 
 def _problems(section: Section) -> list[tuple[str, str]]:
@@ -94,4 +100,6 @@ def _problems(section: Section) -> list[tuple[str, str]]:
 
 
 def _contents(report: Report) -> list[tuple[str, str]]:
-    return [("results", "Results"), *((s.name, s.title) for s in report.sections), ("method", "How to read this")]
+    comparisons = [(section.name, section.title) for section in report.sections if section.is_comparison]
+    sweeps = [("sweeps", "Sweeps")] if len(comparisons) < len(report.sections) else []
+    return [("results", "Results"), *comparisons, *sweeps, ("method", "How to read this")]
