@@ -1,8 +1,8 @@
 """Our Soft Actor-Critic against stable-baselines3's: the same pendulum, settings, optimizer, budget and evaluation.
 
-Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini`, except the bounds
-of the standard deviation, which stable-baselines3 fixes. A return is the mean over ten episodes of the policy's mode,
-from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
+Both learn with torch's Adam at 1e-3. The other settings are those of `pendulum-sac` at scale `mini-1`, except the
+bounds of the standard deviation, which stable-baselines3 fixes. A return is the mean over ten episodes of the policy's
+mode, from the same ten starts for both. Run `python benchmarks/sac_pendulum.py`.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from aimopt.lab.protocol.task import Context
 from aimopt.paper.tasks.sac import Pendulum
 
 STEPS, EVERY, SEEDS = 5000, 1000, 3
-TASK = Pendulum.at_scale("mini", {"log_std": (-20.0, 2.0), "lr": 1e-3, "evaluation_episodes": 10})
+TASK = Pendulum.at_scale("mini-1", {"log_std": (-20.0, 2.0), "lr": 1e-3, "evaluation_episodes": 10})
 
 
 def ours(seed: int) -> list[float]:

@@ -158,7 +158,7 @@ def test_names_without_torch_are_those_of_the_package() -> None:
 
 def test_scales_are_those_of_the_tasks() -> None:
     assert scale_names(["digits"]) == ["demo", "mini"]
-    assert scale_names(["digits", "cifar10-vit"]) == ["demo", "mini", "paper"]
+    assert scale_names(["digits", "cifar10-vit"]) == ["demo", "mini", "paper", "mini-1"]
     assert scale_names(["missing.py:Task"]) == scale_names(["unknown"]) == []
     assert set(scale_names()) == {scale for name in tasks.available() for scale in tasks.find(name).scales}
 

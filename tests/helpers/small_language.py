@@ -8,7 +8,8 @@ from typing import Any
 from aimopt.lab.protocol import optimizers
 from aimopt.lab.protocol.task import Context
 from aimopt.paper.data.extras import import_language_module
-from aimopt.paper.tasks.language import FinewebQwen, Language, WikitextFinetune, WikitextGPT2
+from aimopt.paper.tasks.finetuning import WikitextFinetune
+from aimopt.paper.tasks.language import FinewebQwen, Language, WikitextGPT2
 from aimopt.paper.tasks.tokens import Texts, line_pieces
 
 MANUAL = [text for _, text in sorted(topics.items())]
@@ -62,7 +63,7 @@ def finetune(folder: Path) -> Language:
         vocab_size=512, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return SmallFinetune.at_scale("mini", {**SETTINGS, "folder": str(folder)})
+    return SmallFinetune.at_scale("mini-1", {**SETTINGS, "folder": str(folder)})
 
 
 def context(task: Language, optimizer: str = "RADAR", lr: float = 1e-2, **place: Any) -> Context:

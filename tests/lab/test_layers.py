@@ -14,6 +14,7 @@ LAYERS = ("defaults", "stats", "protocol", "results", "execution", "analysis", "
 # A study chooses its learning rates from its runs, so it needs `Run`, which is data about a config.
 # A study file may come from a store, and then has a checksum.
 ALLOWED = {
+    ("protocol.lengths", "results.run"),
     ("protocol.schedule", "results.run"),
     ("protocol.study", "results.run"),
     ("protocol.study_files", "results.json_files"),

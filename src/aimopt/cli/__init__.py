@@ -12,13 +12,13 @@ from importlib import import_module
 from types import ModuleType
 
 from aimopt import __version__
-from aimopt.cli import bench, compare, lists, overhead, results, run, sweep, theory
+from aimopt.cli import bench, compare, explore, lists, overhead, results, run, sweep, theory
 from aimopt.cli.arguments import STOPPED, Parser
 from aimopt.lab.execution.log_lines import log_on_stderr
 from aimopt.messages.clean_text import clean_output
 from aimopt.messages.text_table import text_table
 
-COMMANDS = (compare, sweep, run, overhead, results, lists, bench, theory)
+COMMANDS = (compare, sweep, explore, run, overhead, results, lists, bench, theory)
 
 
 def main(arguments: Sequence[str] | None = None, *, before_run: Callable[[], None] = lambda: None) -> int:

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 from aimopt.messages.extras import install_command
 
 if TYPE_CHECKING:  # type checkers cannot read the table below; `name as name` means that the name is exported
+    from aimopt.lab.analysis.explored import Explored as Explored
     from aimopt.lab.api import BatchResult as BatchResult
     from aimopt.lab.api import analyse as analyse
+    from aimopt.lab.api import explore as explore
     from aimopt.lab.api import run as run
     from aimopt.lab.api import run_all as run_all
     from aimopt.lab.execution.resources import Resources as Resources
     from aimopt.lab.findings import Findings as Findings
+    from aimopt.lab.protocol.exploration import Exploration as Exploration
+    from aimopt.lab.protocol.lengths import lengths as lengths
     from aimopt.lab.protocol.protocol import Protocol as Protocol
     from aimopt.lab.protocol.protocol import PublishedTable as PublishedTable
     from aimopt.lab.protocol.protocol import same_options as same_options
@@ -40,9 +44,12 @@ if TYPE_CHECKING:  # type checkers cannot read the table below; `name as name` m
 
 # The exported names by module; a module is imported when the first of its names is used.
 _NAMES = {
-    "api": ("BatchResult", "analyse", "run", "run_all"),
+    "analysis.explored": ("Explored",),
+    "api": ("BatchResult", "analyse", "explore", "run", "run_all"),
     "execution.resources": ("Resources",),
     "findings": ("Findings",),
+    "protocol.exploration": ("Exploration",),
+    "protocol.lengths": ("lengths",),
     "protocol.protocol": ("Protocol", "PublishedTable", "same_options"),
     "protocol.recipes": ("compare", "sensitivity"),
     "protocol.run_config": ("RunConfig",),

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from aimopt.lab import report
 from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.explored import Explored
 from aimopt.lab.defaults import ROUNDS, STORE
 from aimopt.lab.execution.console import CleanConsole
 from aimopt.lab.execution.cost_forecast import TIMING_SECONDS, CostForecast, forecast_cost
@@ -28,6 +29,7 @@ from aimopt.lab.execution.resources import DEFAULT_ENGINE, Resources
 from aimopt.lab.execution.scheduler import ExecutionState, RunSource, SingleRun, execute
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
+from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
@@ -117,6 +119,22 @@ def run_one(
     summary = _execute([SingleRun(config)], _store(store), engine, resources, _console(progress))
     (ended_run,) = summary.ended_runs.values()
     return ended_run
+
+
+def explore(
+    exploration: Exploration,
+    store: str | Path | Store = STORE,
+    *,
+    engine: str = DEFAULT_ENGINE,
+    resources: Resources = DEFAULT_RESOURCES,
+    progress: bool | Console = False,
+) -> Explored:
+    """Train every run of an exploration that the store does not have yet. The arguments are those of `run`."""
+    study, opened_store = exploration.study, _store(store)
+    with _shown_log(progress):
+        tasks.prepare(study.task, study.make_task())
+    summary = _execute([exploration], opened_store, engine, resources, _console(progress))
+    return Explored(exploration, exploration.plan(summary.ended_runs), summary.failed)
 
 
 def analyse(study: Study, store: str | Path | Store = STORE) -> Findings:

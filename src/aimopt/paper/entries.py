@@ -6,7 +6,8 @@ from aimopt.lab.protocol.task import Task
 from aimopt.lab.protocol.tasks import TaskEntry
 from aimopt.paper.protocols import PROTOCOLS, SMALL_GAMMA
 from aimopt.paper.tasks.digits import Digits
-from aimopt.paper.tasks.language import FinewebQwen, WikitextFinetune, WikitextGPT2
+from aimopt.paper.tasks.finetuning import WikitextFinetune
+from aimopt.paper.tasks.language import FinewebQwen, WikitextGPT2
 from aimopt.paper.tasks.sac import HalfCheetah, Pendulum, Walker2d
 from aimopt.paper.tasks.vision import Cifar10ViT, Cifar100ResNet
 

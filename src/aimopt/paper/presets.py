@@ -70,11 +70,17 @@ def table1(task: str, scale: str = SCALE, **fields: Any) -> Study:
         raise ValueError("the preset table1 compares compositions, not one optimizer; leave the optimizer out")
     protocol, options = entry(task).protocol(scale), fields.pop("options", {})
     task_lr = entry(task).task.at_scale(scale, fields.get("settings")).lr
+    usual_decay = protocol.options("AIM").get("weight_decay", 0.0)
+
+    def decay(factor: float) -> dict[str, float]:
+        """The weight decay is the same per step, η·λ, at the usual rates."""
+        return {} if "weight_decay" in options else {"weight_decay": rounded(usual_decay / factor)}
+
     contenders = [
         Contender(
             label=f"{row}, {column}",
             optimizer="AIM",
-            options={"filter": filter, "geometry": geometry, "correction": correction},
+            options={"filter": filter, "geometry": geometry, "correction": correction, **decay(factor)},
             lr=rounded(task_lr * factor),
         )
         for row, (filter, geometry, factor) in GEOMETRIES.items()

@@ -308,6 +308,35 @@ def test_the_audit_reports_a_problem_of_a_run(change: Any, level: str, words: st
         assert not any(words in remark.text for remark in before)
 
 
+@pytest.mark.parametrize(
+    ("share", "level", "words"),
+    [
+        (0.2, "ok", "The test set is large enough: its noise is 0.2 of the standard deviation of the seeds."),
+        (0.9, "warning", "The test set is small: its noise is 0.9 of the standard deviation"),
+        (0.9, "warning", "8 times as many would bring it below a third"),
+    ],
+)
+def test_the_audit_says_whether_the_test_set_is_large_enough(share: float, level: str, words: str) -> None:
+    study, runs = comparison(), runs_of(comparison)
+    known = [s.spread.std for s in analyse_study(study, runs).standings if s.spread]
+    error = share * float(np.median(known))
+    for cell in study.cells(runs):
+        run = runs[cell.config.identity]
+        runs = _changed(runs, run.config.identity, facts={**run.facts, "standard_errors": {"test_loss": error}})
+    (remark,) = (r for r in analyse_study(study, runs).audit if "The test set is" in r.text)
+    assert remark.level == level
+    assert words in remark.text
+
+
+@pytest.mark.parametrize("recorded", [{}, {"standard_errors": {}}, {"standard_errors": "none"}])
+def test_the_audit_says_nothing_about_a_test_set_whose_noise_is_not_known(recorded: dict[str, Any]) -> None:
+    study, runs = comparison(), runs_of(comparison)
+    for identity, run in runs.items():
+        others = {name: value for name, value in run.facts.items() if name != "standard_errors"}
+        runs = _changed(runs, identity, facts={**others, **recorded})
+    assert not any("The test set is" in remark.text for remark in analyse_study(study, runs).audit)
+
+
 def test_the_audit_reports_a_search_with_a_missing_run() -> None:
     study, runs = comparison(), runs_of(comparison)
     cell = next(c for c in study.cells(runs) if (c.contender, c.role) == ("Lion", "search"))

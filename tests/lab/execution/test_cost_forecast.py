@@ -4,10 +4,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from aimopt.lab.execution import step_timing
 from aimopt.lab.execution.cost_forecast import forecast_cost
 from aimopt.lab.execution.resources import Resources
+from aimopt.lab.execution.runner import start_training
 from aimopt.lab.execution.step_timing import StepTiming, time_steps
 from aimopt.lab.protocol.offline import WouldDownload, downloads_allowed, without_downloads
 from aimopt.lab.protocol.run_config import RunConfig
@@ -40,7 +42,7 @@ def test_the_time_of_a_step_lies_on_the_line_through_the_largest_batches(
 
 def training(batch_size: int, micro_batches: int) -> SupervisedTraining:
     settings = {"batch_size": batch_size, "micro_batches": micro_batches}
-    started = step_timing.start_training(short_run(settings=settings), step_timing.torch.device("cpu"))
+    started = start_training(short_run(settings=settings), torch.device("cpu"))
     assert isinstance(started, SupervisedTraining)
     return started
 

@@ -14,6 +14,7 @@ from aimopt.lab.execution.runner import start_training, train_run
 from aimopt.lab.protocol import optimizers
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.search import with_options
 from aimopt.lab.protocol.study import Contender
 from aimopt.lab.protocol.supervised import SupervisedTraining
 from aimopt.lab.results.store import Store
@@ -107,6 +108,18 @@ def test_a_weight_decay_is_that_of_both_halves() -> None:
     assert decays("Muon(weight_decay=0.2)") == (0.2, 0.2)
     assert decays("Muon", options={"weight_decay": 0.3}) == (0.3, 0.3)
     assert decays("Muon(weight_decay=0.2, rest='AdamW(weight_decay=0)')") == (0.2, 0.0)
+
+
+def test_a_searched_weight_decay_is_that_of_both_halves() -> None:
+    together, apart = run_of("Muon(weight_decay=0.1)"), run_of("Muon(weight_decay=0.1, rest='AdamW(weight_decay=0)')")
+    for config, of_rest in ((together, 0.3), (apart, 0.0)):
+        changed = with_options(config.options, {"weight_decay": 0.3})
+        assert (changed["weight_decay"], changed["rest_options"]["weight_decay"]) == (0.3, of_rest)
+
+
+def test_a_protocol_may_ask_for_the_default_options_of_a_composition() -> None:
+    """That of FineWeb-Edu does, for the second moment."""
+    assert len(table1("fineweb-qwen", "mini").contenders) == 16
 
 
 def test_an_option_for_all_optimizers_reaches_the_rest_of_a_hybrid() -> None:
@@ -212,7 +225,13 @@ def test_every_cell_of_the_papers_table_is_trained_and_those_with_a_name_are_tha
     assert len({tuple(map(str, contender.options.items())) for contender in study.contenders}) == 16
     weights = {label: weights_after(study.final_runs(cells[label], Point(0.01))[0], 2) for label in cells}
     assert len({float(sum(w.double().sum() for w in named.values())) for named in weights.values()}) == 16
+    assert [c.options["weight_decay"] * (c.lr or 0) for c in study.contenders] == pytest.approx(16 * [5e-5 * 0.01])
     for label, text in PUBLISHED_CELLS.items():
-        published = weights_after(run_of(text, lr=0.01), 2)
+        decay = {"weight_decay": cells[label].options["weight_decay"]}
+        name, options = optimizers.from_text(text)
+        config = RunConfig.create(
+            "digits", "demo", optimizer=name, options={**options, **decay}, lr=0.01, settings=SHORT
+        )
+        published = weights_after(config, 2)
         for name, weight in weights[label].items():
             torch.testing.assert_close(weight, published[name])

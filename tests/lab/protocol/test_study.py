@@ -16,7 +16,7 @@ from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run, Status
 from aimopt.lab.stats.tuning import Point
 from aimopt.paper.presets import HEAT_MAP, ablation
-from aimopt.paper.protocols import OPTIMIZERS
+from aimopt.paper.protocols import OPTIMIZERS, PROTOCOL
 from short_studies import SEARCH_STEPS, SHORT, short_study
 
 
@@ -35,7 +35,7 @@ def search_runs(study: Study, losses: Mapping[float, float], status: Status = "f
 
 
 def test_the_papers_protocol() -> None:
-    study = compare("digits", "demo")
+    study = compare("digits", "demo", protocol=PROTOCOL)
     assert [contender.label for contender in study.contenders] == list(OPTIMIZERS)
     assert study.grid == (0.1, 0.5, 1.0, 5.0, 10.0)
     assert (study.tuning_seed, study.seeds, study.reference) == (5, (0, 1, 2, 3, 4), "AdamW")

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from aimopt.lab import Store, Task
+from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.execution.runner import train_run
 from aimopt.lab.protocol import tasks
 from aimopt.lab.results.sessions import versions
+from aimopt.messages.reason import Reason
 from aimopt.paper.tasks.digits import Digits
 from aimopt.paper.tasks.language import Language
 from aimopt.paper.tasks.sac import SoftActorCritic
@@ -29,6 +31,27 @@ def test_a_run_records_the_packages_of_its_task(tmp_path: Path) -> None:
     assert set(recorded) == {"aimopt", "python", "torch", "numpy", "scikit-learn"}
     assert recorded["torch"] == torch.__version__
     assert recorded["scikit-learn"] == metadata.version("scikit-learn")
+
+
+def test_a_run_records_what_changes_the_last_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ways to carry out a step, threads, and torch's arithmetic; a table that mixes them says so."""
+    store, configs = Store(tmp_path), [short_run(steps=2, seed=seed) for seed in (0, 1)]
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        assert train_run(configs[0], store) == "finished"
+        torch.set_num_threads(threads + 1)
+        torch.set_float32_matmul_precision("medium")
+        monkeypatch.setattr("aimopt.kernels.library", lambda: Reason("it was not built"))
+        assert train_run(configs[1], store) == "finished"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+    runs = [run for config in configs if (run := store.run(config)) is not None]
+    assert differing(provenance(runs), "machine").keys() == {
+        "machine.threads",
+        "machine.float32 matrix products",
+        "machine.path: fused, CPU",
+    }
 
 
 def test_packages_are_no_part_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

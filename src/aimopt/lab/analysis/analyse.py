@@ -10,6 +10,7 @@ from typing import Any
 
 from aimopt.lab.analysis.audit import audit
 from aimopt.lab.analysis.curves import curves, target_of, to_target
+from aimopt.lab.analysis.equivalents import equivalents
 from aimopt.lab.analysis.provenance import provenance
 from aimopt.lab.analysis.returns import returns
 from aimopt.lab.analysis.study_analysis import (
@@ -74,6 +75,7 @@ def _standings(
     final_runs = _final_runs_by_seed(study, cells)
     costs = {cost.label: cost for cost in overhead.costs} if overhead else {}
     reached = to_target(facts.score, final_runs, study.reference, costs)
+    in_steps = equivalents(facts.measure, final_runs, study.reference, runs) if study.is_comparison else {}
     summaries = returns(facts.measure, final_runs, study.reference)
     published = _published(study, facts)
     searched_reference = _run_results(cells, study.reference, "search", facts)
@@ -102,6 +104,7 @@ def _standings(
             decision=decisions.get(label),
             ahead_in_search=_ahead_in_search(trials, searched_reference, facts.score.better),
             to_target=reached.get(label),
+            equivalent=in_steps.get(label),
             published=published.get(label),
             returns=summaries.get(label),
             cost=costs.get(label),

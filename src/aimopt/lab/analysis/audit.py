@@ -5,6 +5,7 @@
 "2 runs diverged and count as the worst value: …"
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from aimopt.lab.analysis.provenance import differing, provenance
 from aimopt.lab.analysis.study_analysis import CellRuns, Remark, Standing
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.schedule import Cell
+from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.search import Search
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
+from aimopt.lab.stats.example_noise import ENOUGH_SHARE, noise_share
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
 
 MAX_LISTED = 6  # names of a long list
@@ -32,6 +35,7 @@ def audit(study: Study, facts: Facts, cells: CellRuns, standings: Sequence[Stand
     yield from _margin(study, standings)
     yield from _divergence(cells)
     yield from _notes(cells)
+    yield from _test_noise(facts, cells, standings)
     yield from _initial_weights(cells)
     yield from _provenance([run for _, run in cells if run is not None])
     yield from _settings(study)
@@ -167,6 +171,25 @@ def _notes(cells: CellRuns) -> Iterator[Remark]:
         names = [*noted.values()]
         have = "has" if len(names) == 1 else "have"
         yield Remark("warning", f"{_count_runs(names)} {have} notes: {_listed(names)}.")
+
+
+def _test_noise(facts: Facts, cells: CellRuns, standings: Sequence[Standing]) -> Iterator[Remark]:
+    """Whether the test set is large enough, where runs recorded its noise."""
+    recorded = [run.facts.get("standard_errors") for cell, run in cells if run is not None and cell.role == "final"]
+    noted = [known.get(facts.measure.key) for known in recorded if isinstance(known, Mapping)]
+    errors = [float(error) for error in noted if error is not None and is_number(error)]
+    share = noise_share(errors, [s.spread.std for s in standings if s.spread])
+    if share is None:
+        return
+    noise = f"its noise is {share:.2g} of the standard deviation of the seeds"
+    if share < ENOUGH_SHARE:
+        yield Remark("ok", f"The test set is large enough: {noise}.")
+    else:
+        more = math.ceil((share / ENOUGH_SHARE) ** 2)
+        text = (
+            f"The test set is small: {noise}. The verdicts are about these examples; {more} times as many would bring "
+        )
+        yield Remark("warning", f"{text}it below a third.")
 
 
 def _initial_weights(cells: CellRuns) -> Iterator[Remark]:

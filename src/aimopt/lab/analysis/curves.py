@@ -15,13 +15,8 @@ from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats.targets import (
-    REPETITIONS,
-    percentile_interval,
-    resampled_median,
-    resampled_steps,
-    steps_to_target,
-)
+from aimopt.lab.stats.seed_resampling import REPETITIONS
+from aimopt.lab.stats.targets import percentile_interval, resampled_median, resampled_steps, steps_to_target
 from aimopt.lab.stats.values import Floats
 
 MAX_POINTS = 200  # a longer curve is reduced to the means of this many parts

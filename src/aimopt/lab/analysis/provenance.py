@@ -10,7 +10,9 @@ from typing import Any
 
 from aimopt.lab.results.run import Run
 
-# What must not differ within a table. The host name may differ: two machines may be equal in everything else.
+# What must not differ within a table, because it may change the bits of a result: versions, the commit, the data; of
+# the machine its processor, threads, processes, device, torch's arithmetic, and which ways to carry out a step are on
+# ("path: fused, CPU"). The host name may differ: two machines may be equal in everything else.
 COMPARED = ("versions", "commit", "machine", "data")
 IGNORED = ("machine.host",)
 

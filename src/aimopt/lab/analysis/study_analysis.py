@@ -18,6 +18,7 @@ from aimopt.lab.protocol.task import Measure
 from aimopt.lab.results.costs import Cost, Overhead
 from aimopt.lab.results.run import Run, Status, is_settled
 from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.equivalent_steps import EquivalentSteps
 from aimopt.lab.stats.paired import Difference, Spread
 from aimopt.lab.stats.sequential import Decision
 
@@ -133,6 +134,7 @@ class Standing:
     decision: Decision | None  # in a study with looks
     ahead_in_search: tuple[int, int] | None  # on how many of the tuning seeds its best trial is ahead of the reference
     to_target: StepsToTarget | None
+    equivalent: EquivalentSteps | None  # the difference in steps, if the store has the reference at other lengths
     published: Published | None
     returns: Returns | None
     cost: Cost | None

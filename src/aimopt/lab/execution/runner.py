@@ -186,7 +186,18 @@ class TrainingLoop:
             "peak_bytes": peak_bytes(self.device),
             "initial": self.initial_checksum,
             "final": checksum(trained),
+            **self._standard_errors(),
         }
+
+    def _standard_errors(self) -> dict[str, dict[str, float]]:
+        """The noise of the test set, if the task knows it. It is no part of the result: it cannot make a run fail."""
+        if self.step < self.config.steps or not hasattr(self.training, "standard_errors"):
+            return {}
+        try:
+            errors = self.training.standard_errors()
+        except Exception:  # a task may be unable to evaluate small batches
+            return {}
+        return {"standard_errors": errors} if errors else {}
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state of the run."""

@@ -166,9 +166,6 @@ def _with_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _complete_parts(options: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a composition as texts that state all of their hyperparameters."""
     texts = {"correction": "Direct", **{axis: options[axis] for axis in AXES if options.get(axis) is not None}}
-    for axis in ("filter", "geometry"):
-        if axis not in texts:
-            raise ValueError(f"AIM needs a {axis}; write AIM(filter='EMA(0.9)', geometry='Adaptive(0.999)')")
     for axis, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"AIM: {axis} must be the text of a part, such as 'EMA(0.9)', got {text!r}")
@@ -242,6 +239,9 @@ def check(name: str, *, lr: float, options: Mapping[str, Any], label: str, closu
 
     `closures` says whether the task gives its optimizers a closure.
     """
+    missing = [axis for axis in ("filter", "geometry") if axis not in options] if _class(name) is AIM else []
+    if missing:
+        raise ValueError(f"{label} needs a {missing[0]}; write AIM(filter='EMA(0.9)', geometry='Adaptive(0.999)')")
     with warnings.catch_warnings(), user_code(f"{label} cannot be made"):
         warnings.simplefilter("ignore")  # training shows the same warnings
         # One matrix: some optimizers accept nothing else. A hybrid has a layer that is not the last, and a rest.

@@ -51,6 +51,7 @@ class Protocol:
     """Contenders, their options, and how long and how often they are trained."""
 
     optimizers: tuple[str, ...] = ()  # "Name" or "Name(option=value)"
+    explored: tuple[str, ...] = ()  # what an exploration tries, if it is given nothing; empty: `optimizers`
     subject: str | None = None  # the contender that the headline is about
     reference: str | None = None  # the contender that the others are compared with
     options: Options = field(default=same_options())

@@ -50,7 +50,7 @@ def compare(
     contenders = [Contender.named(name) for name in names]
     labels = [contender.label for contender in contenders]
     reference = protocol.reference if protocol.reference in labels else labels[-1]
-    chosen = {"name": COMPARISON, "reference": reference, "untuned": not protocol.looks, **fields}
+    chosen = {"name": COMPARISON, "reference": reference, **fields}
     if protocol.subject in labels:
         chosen.setdefault("subject", protocol.subject)
     return make_study(task, scale, contenders, protocol, options or {}, chosen, tune)
@@ -103,7 +103,8 @@ def make_study(
 ) -> Study:
     """A study of these contenders; the protocol supplies what neither they nor `fields` give."""
     task_at_scale = tasks.find(task).at_scale(scale, fields.get("settings"))
-    if not is_comparison(fields.get("rate_of"), fields.get("axes", ())):
+    comparison = is_comparison(fields.get("rate_of"), fields.get("axes", ()))
+    if not comparison:
         protocol = protocol.with_fixed_seeds()  # a sweep looks for an effect over many values, not for one verdict
 
     def complete(contender: Contender) -> Contender:
@@ -118,13 +119,15 @@ def make_study(
         return dataclasses.replace(contender, options=complete_options, lr=lr, tune=tuned)
 
     _check_every_option_is_known(options, contenders)
+    adaptive = _adaptive_fields(protocol, task_at_scale, fields)
     defaults = {
         "seeds": protocol.seeds,
         "grid": protocol.grid,
         "tuning_seed": protocol.tuning_seed,
         "search_steps": protocol.search_length(task_at_scale.steps),
         "published": protocol.published_for(contender.label for contender in contenders),
-        **_adaptive_fields(protocol, task_at_scale, fields),
+        **adaptive,
+        "untuned": comparison and "looks" not in adaptive,  # a search around the usual rate has tried it
     }
     axes, symbols = fields.get("axes", ()), fields.get("symbols", protocol.symbols)
     chosen = {**defaults, **fields, "symbols": {axis: symbols[axis] for axis in axes if axis in symbols}}

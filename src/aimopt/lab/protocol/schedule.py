@@ -87,7 +87,7 @@ def search_plan(study: "Study", contender: "Contender", runs: Runs) -> SearchPla
     usual = study.usual_rate(contender)
     if not study.searches:
         return SearchPlan((), PointChoice(Point(rounded(usual * study.grid[0])), 0.0, at_edge=False, diverged=False))
-    score = _score(study, contender, runs)
+    score = trial_score(study, contender, runs)
     if study.search is not None:
         start = study.search.points_of(usual, study.facts.contenders[contender.label].options, contender.tune)
         plan = plan_search(start, study.search.seeds, score, study.facts.score.better)
@@ -107,7 +107,9 @@ def _plan_grid(study: "Study", usual_rate: float, score: Score) -> SearchPlan:
     return SearchPlan(trials, PointChoice(Point(chosen.rate), chosen.score, chosen.at_edge, chosen.diverged))
 
 
-def _score(study: "Study", contender: "Contender", runs: Runs) -> Score:
+def trial_score(study: "Study", contender: "Contender", runs: Runs) -> Score:
+    """The function that gives the score of a contender's trials."""
+
     def score(point: Point, seed: int) -> float | None:
         """The score of a trial: NaN if its run failed, None while it has none."""
         run = runs.get(study.run_config(contender, point, seed, study.search_steps).identity)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aimopt.lab.defaults import TUNED
+from aimopt.lab.protocol.optimizers import DECAY, REST_OPTIONS
 from aimopt.lab.protocol.schema import fields, integer, list_of
 from aimopt.lab.stats.tuning import Point, Span, points
 
@@ -70,6 +71,9 @@ def with_options(options: Mapping[str, Any], tuned: Mapping[str, float]) -> dict
         assert key is not None
         given = options[key]
         changed[key] = [value, *given[1:]] if isinstance(given, list | tuple) else value
+        rest = changed.get(REST_OPTIONS)
+        if key == DECAY and rest is not None and rest.get(DECAY) == given:  # both halves of a hybrid have one decay
+            changed[REST_OPTIONS] = {**rest, DECAY: value}
     return changed
 
 

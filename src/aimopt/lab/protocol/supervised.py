@@ -31,8 +31,12 @@ from torch.nn.parallel import DistributedDataParallel
 from aimopt.lab.protocol.optimizers import evaluating, load_state, needs_closure
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
+from aimopt.lab.stats.example_noise import jackknife_error
 
 Batch = tuple[Tensor, ...]
+ERROR_PARTS = 50  # of the test set, from which its standard errors are computed; they are then known to a tenth
+FEWEST_PARTS = 10
+ERROR_EXAMPLES = 2000  # at most, so that a large test set is not evaluated twice
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,36 @@ class SupervisedTraining:
             for split, of_split in means.items()
             for name, value in self.task.summary(of_split).items()
         }
+
+    @torch.no_grad()
+    def standard_errors(self) -> dict[str, float]:
+        """The standard errors of the test measures: how much they would change with other test examples.
+
+        Examples are taken to be independent of each other. Some of them are cut into parts at random. The errors are
+        those of the jackknife over these parts, which works for every measure and summary, scaled to the whole test
+        set. Empty if there are few examples, or several processes.
+        """
+        examples = len(self.splits.test[0])
+        count = min(ERROR_PARTS, examples)
+        if count < FEWEST_PARTS or self.context.processes > 1:
+            return {}
+        order = torch.randperm(examples, generator=generator("test examples"))
+        size = min(examples, ERROR_EXAMPLES) // count
+        self.model.eval()
+        with evaluating(self.optimizers):
+            means = [
+                self._split_means(tuple(tensor[part] for tensor in self.splits.test))
+                for part in order[: size * count].split(size)
+            ]
+        without_part: dict[str, list[float]] = {}
+        for left_out in range(count):
+            kept = means[:left_out] + means[left_out + 1 :]
+            summary = self.task.summary({name: sum(m[name] for m in kept) / len(kept) for name in kept[0]})
+            for name, value in summary.items():
+                without_part.setdefault(name, []).append(value)
+        share = math.sqrt(size * count / examples)
+        errors = {f"test_{name}": share * jackknife_error(values) for name, values in without_part.items()}
+        return {name: error for name, error in errors.items() if math.isfinite(error)}
 
     def weights(self) -> Mapping[str, Tensor]:
         return self.model.state_dict()

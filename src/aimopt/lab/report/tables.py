@@ -14,6 +14,7 @@ from aimopt.lab.analysis.study_analysis import RunResult, Standing, StudyAnalysi
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.verdicts import Tone, verdict_style
 from aimopt.lab.stats.bootstrap import Interval
+from aimopt.lab.stats.equivalent_steps import EquivalentSteps
 from aimopt.lab.stats.paired import ENOUGH_SEEDS, Difference, Spread
 
 
@@ -227,11 +228,12 @@ def _spread_cell(spread: Spread | None, decimals: int) -> TableCell:
 
 
 def cost(analysis: StudyAnalysis) -> Table | None:
-    """Steps and time to the target; time, memory and optimizer state of a step."""
+    """Steps and time to the target; equivalent steps of the reference; time, memory and optimizer state of a step."""
     shown = [s for s in analysis.standings if s.to_target or s.cost]
     if len(shown) < 2:
         return None
-    timed = analysis.overhead is not None
+    timed, in_steps = analysis.overhead is not None, any(s.equivalent for s in shown)
+    reference = analysis.study.reference
     rows = []
     for s in shown:
         reached = s.to_target
@@ -240,34 +242,51 @@ def cost(analysis: StudyAnalysis) -> Table | None:
             TableCell("–" if reached is None else "not reached" if reached.steps is None else f"{reached.steps:.0f}"),
             _ratio_cell(reached.ratio_interval if reached else None),
         ]
+        if in_steps:
+            cells.append(TableCell("") if s.label == reference else _saved_cell(s.equivalent))
         if timed:
-            c, itself = s.cost, s.label == analysis.study.reference
+            c = s.cost
             cells += [
                 TableCell("–" if reached is None or reached.seconds is None else phrasing.amount(reached.seconds, "s")),
                 _ratio_cell(reached.seconds_interval if reached else None),
-                TableCell("1" if itself else str(c.ratio) if c else "–"),
+                TableCell("1" if s.label == reference else str(c.ratio) if c else "–"),
                 TableCell(phrasing.amount(c.peak_bytes, "B") if c else "–"),
                 TableCell(f"{c.state_bytes:.3g} B" if c else "–"),
             ]
         rows.append(tuple(cells))
     columns: tuple[str, ...] = ("Contender", "Steps to target", "Ratio")
+    if in_steps:
+        columns += (f"Fewer steps than {reference}",)
     if timed:
-        columns = (
-            *columns,
-            "Time to target",
-            "Ratio of times",
-            "Step time ratio",
-            "Peak memory",
-            "State per parameter",
-        )
-    target = analysis.target
+        columns += ("Time to target", "Ratio of times", "Step time ratio", "Peak memory", "State per parameter")
+    note = _cost_note(analysis, timed=timed, in_steps=in_steps)
+    return Table("cost", "To the target, and cost", note, columns, tuple(rows))
+
+
+def _cost_note(analysis: StudyAnalysis, *, timed: bool, in_steps: bool) -> str:
+    target, reference = analysis.target, analysis.study.reference
     note = f"The target is {target.measure.label} {phrasing.general(target.value, 4)}, " if target else ""
-    note += f"the final mean of {analysis.study.reference} on the seeds of a contender. " if target else ""
+    note += f"the final mean of {reference} on the seeds of a contender. " if target else ""
     note += "Below the ratios, 95 % intervals: seeds resampled."
     if timed:
         note += " The ratio of times is the ratio of steps times the step time ratio, which is measured in turn with "
-        note += f"{analysis.study.reference} and has quartiles in brackets; its interval includes both uncertainties."
-    return Table("cost", "To the target, and cost", note, columns, tuple(rows))
+        note += f"{reference} and has quartiles in brackets; its interval includes both uncertainties."
+    if in_steps:
+        known = next(s.equivalent for s in analysis.standings if s.equivalent)
+        note += f" Fewer steps: {reference} was also trained on whole schedules of {known.shortest} to {known.longest} "
+        note += f"steps; a contender saves what {reference} needs more to end at the same {analysis.measure.label}."
+    return note
+
+
+def _saved_cell(known: EquivalentSteps | None) -> TableCell:
+    """The steps that a contender saves, in percent; beyond the lengths that the reference has, only a bound."""
+    if known is None:
+        return TableCell("–")
+    value, low, high = (phrasing.number(100 * share, 0) for share in known.saved)
+    bound = {"above": "more than ", "below": "less than ", "": ""}[known.side]
+    low = f"< {low}" if known.steps.low <= known.shortest else low
+    high = f"> {high}" if known.steps.high >= known.longest else high
+    return TableCell(f"{bound}{value} %", below=f"[{low}, {high}]")
 
 
 def _ratio_cell(known: Interval | None) -> TableCell:

@@ -34,6 +34,7 @@ def describe_session(
             **describe_machine(),
             "device": _device(device),
             "processes": str(processes),
+            **_arithmetic(),
         },
         "data": data,
     }
@@ -64,6 +65,15 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _arithmetic() -> dict[str, str]:
+    """What changes the last bits of torch's results, besides the processor and the number of threads."""
+    return {
+        "instructions of torch": torch.backends.cpu.get_cpu_capability(),
+        "float32 matrix products": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+    }
 
 
 def _device(device: torch.device) -> str:

@@ -30,10 +30,10 @@ import numpy as np
 
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import LEVEL, holm, sign_flip_p
+from aimopt.lab.stats.seed_resampling import REPETITIONS
 from aimopt.lab.stats.sequential import relative_gains
 from aimopt.lab.stats.values import Better, Floats
 
-REPETITIONS = 2000
 SeedValues = Mapping[str, Mapping[int, float]]  # contender -> seed -> value
 
 

@@ -6,10 +6,9 @@
 
 The intervals say how much the seeds matter. They say nothing about other tasks.
 
-Contenders of a task share seeds, that is initial weights and the order of the data, so a resample draws the same seeds
-for all of them. Contenders may have different numbers of seeds. Seeds that the same contenders have are one stratum,
-and are resampled among themselves: every contender keeps its number of seeds. Ranks are those of the means over all
-seeds of a contender. The profile needs seeds that all contenders have, and gives every task equal weight.
+A resample draws the same seeds for all contenders of a task (`seed_resampling.py`). Ranks are those of the means over
+all seeds of a contender; contenders may have different numbers of seeds. The profile needs seeds that all contenders
+have, and gives every task equal weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ import numpy as np
 
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import LEVEL
-from aimopt.lab.stats.pooled import REPETITIONS, SeedValues
+from aimopt.lab.stats.pooled import SeedValues
 from aimopt.lab.stats.ranking import performance_profile
-from aimopt.lab.stats.values import Better, Floats, to_scores
+from aimopt.lab.stats.seed_resampling import REPETITIONS, resampled_means
+from aimopt.lab.stats.values import Better, Floats
 
 
 class ProfileBand(NamedTuple):
@@ -40,13 +40,9 @@ def rank_intervals(
     generator = np.random.default_rng(0)
     observed, resampled = np.zeros(len(contenders)), np.zeros((repetitions, len(contenders)))
     for task, by_name in values.items():
-        seeds = list(dict.fromkeys(seed for by_seed in by_name.values() for seed in by_seed))
-        known = np.array([[seed in by_name[name] for name in contenders] for seed in seeds])
-        table = [[by_name[name].get(seed, 0.0) for name in contenders] for seed in seeds]
-        scores = np.where(known, to_scores(table, better[task]), 0.0)
-        counts = _resampled_counts(known, generator, repetitions)
-        observed += _ranks(_means(np.ones((1, len(seeds))), scores, known))[0]
-        resampled += _ranks(_means(counts, scores, known))
+        means, draws = resampled_means([by_name[name] for name in contenders], better[task], repetitions, generator)
+        observed += _ranks(means[None])[0]
+        resampled += _ranks(draws)
     low, high = _ends(resampled / len(values))
     centre = observed / len(values)
     return {name: Interval(*map(float, (centre[i], low[i], high[i]))) for i, name in enumerate(contenders)}
@@ -90,28 +86,6 @@ def _contenders(values: Mapping[str, SeedValues]) -> list[str]:
                 "pass at least one value per contender and task, infinity for a diverged run"
             )
     return contenders
-
-
-def _resampled_counts(known: np.ndarray, generator: np.random.Generator, repetitions: int) -> Floats:
-    """Per resample, how often each seed was drawn; seeds with the same contenders are drawn among themselves."""
-    counts = np.zeros((repetitions, len(known)))
-    for pattern in np.unique(known, axis=0):
-        stratum = np.flatnonzero((known == pattern).all(1))
-        counts[:, stratum] = generator.multinomial(
-            len(stratum), np.full(len(stratum), 1 / len(stratum)), size=repetitions
-        )
-    return counts
-
-
-def _means(counts: Floats, scores: Floats, known: np.ndarray) -> Floats:
-    """Per resample, the mean score of each contender; −∞ if a diverged run was drawn."""
-    diverged = np.isinf(scores)
-    finite = np.where(diverged, 0.0, scores)
-    scale = np.maximum(
-        np.abs(finite).max(0), np.finfo(np.float64).tiny
-    )  # two losses of 1e308 are finite, not their sum
-    means = scale * (counts @ (finite / scale) / (counts @ known))
-    return np.where(counts @ diverged > 0, -np.inf, means)
 
 
 def _ranks(scores: Floats) -> Floats:

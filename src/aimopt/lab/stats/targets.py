@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from aimopt.lab.stats.bootstrap import Interval
 from aimopt.lab.stats.paired import LEVEL
+from aimopt.lab.stats.seed_resampling import REPETITIONS
 from aimopt.lab.stats.values import Better, Floats, to_scores
 
-REPETITIONS = 2000
 QUARTILES = 1.3489795  # the distance of a normal distribution's quartiles, in standard deviations
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median, relative to that of a mean
 

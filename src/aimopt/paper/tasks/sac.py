@@ -40,6 +40,7 @@ class SoftActorCritic(Task):
     score: ClassVar[Measure] = Measure("valid_return", "validation return", better="higher")
     measure: ClassVar[Measure] = Measure("test_return", "total average return", better="higher")
     packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
+    margin: ClassVar[float] = 0.1  # of the size of the reference's mean return; seeds differ far more than in losses
 
     lr: float = 1e-3
     steps: int = 1_000_000
@@ -66,7 +67,7 @@ class SoftActorCritic(Task):
 
 
 # A hundredth of the steps, and networks that a CPU trains in a minute; they need a larger learning rate.
-MINI: Mapping[str, Any] = {
+MINI_1: Mapping[str, Any] = {
     "lr": 3e-3,
     "steps": 8000,
     "evaluate_every": 500,
@@ -78,6 +79,8 @@ MINI: Mapping[str, Any] = {
     "temperature": 1.0,
     "evaluation_episodes": 3,
 }
+# Twice as long, so that AdamW moves forward.
+MINI: Mapping[str, Any] = {**MINI_1, "steps": 15_000, "evaluate_every": 1500, "evaluation_episodes": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ class HalfCheetah(SoftActorCritic):
 
     title: ClassVar[str] = "HalfCheetah-v4, SAC"
     titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "HalfCheetah-v4, short SAC")
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI_1, "paper": {}}
 
     environment: str = "HalfCheetah-v4"
 
@@ -97,7 +100,7 @@ class Walker2d(SoftActorCritic):
 
     title: ClassVar[str] = "Walker2d-v4, SAC"
     titles: ClassVar[Mapping[str, str]] = dict.fromkeys(("mini", "mini-1"), "Walker2d-v4, short SAC")
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI, "paper": {}}
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mini": MINI, "mini-1": MINI_1, "paper": {}}
 
     environment: str = "Walker2d-v4"
 
@@ -108,8 +111,8 @@ class Pendulum(SoftActorCritic):
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "mini": {**MINI, "steps": 5000, "evaluate_every": 250},
-        "mini-1": {**MINI, "steps": 5000, "evaluate_every": 250},
+        "mini": {**MINI, "steps": 5000, "evaluate_every": 500, "evaluation_episodes": 10},
+        "mini-1": {**MINI_1, "steps": 5000, "evaluate_every": 250},
     }
 
     environment: str = "Pendulum-v1"

@@ -207,9 +207,9 @@ def digest(parts: Iterable[str]) -> str:
     return hashed.hexdigest()[:16]
 
 
-def cached_file(name: str, make: Callable[[Path], None]) -> Path:
+def cached_file(name: str, make: Callable[[Path], None], folder: str = "tokens") -> Path:
     """The path of a file in the cache, made by one process at a time if it is missing; it is never incomplete."""
-    path = cache_directory() / "tokens" / name
+    path = cache_directory() / folder / name
     if not path.exists():
         with process_lock(name):
             if not path.exists():

@@ -37,6 +37,7 @@ MINI = {"log_every": 10, "auto_augment": False}
 class Cifar(Supervised):
     """Small images in equally large classes; the training loss and the reported loss have label smoothing."""
 
+    margin: ClassVar[float] = 0.005
     classes: ClassVar[int]
     channel_means: ClassVar[ChannelValues]  # of the training images, per channel
     channel_deviations: ClassVar[ChannelValues]
@@ -171,7 +172,7 @@ class Cifar100ResNet(Cifar):
     """CIFAR-100 and ResNet-50 with 23,705,252 parameters; `small_resnet` makes the other depths."""
 
     title: ClassVar[str] = "CIFAR-100, ResNet-50"
-    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100 subset, ResNet-8", "mini-1": "CIFAR-100 subset, ResNet-8"}
+    titles: ClassVar[Mapping[str, str]] = {"mini": "CIFAR-100, ResNet-8", "mini-1": "CIFAR-100 subset, ResNet-8"}
     classes: ClassVar[int] = 100
     channel_means: ClassVar[ChannelValues] = (0.5071, 0.4867, 0.4408)
     channel_deviations: ClassVar[ChannelValues] = (0.2675, 0.2565, 0.2761)
@@ -179,15 +180,15 @@ class Cifar100ResNet(Cifar):
         "paper": {},
         "mini": {
             **MINI,
-            "lr": 2e-3,
-            "batch_size": 32,
+            "lr": 4e-3,
+            "batch_size": 64,
             "steps": 500,
             "evaluate_every": 50,
-            "warmup_steps": 25,
+            "warmup_steps": 40,
             "depth": 8,
-            "train_per_class": 100,
+            "train_per_class": 450,
             "valid_per_class": 10,
-            "test_per_class": 10,
+            "test_per_class": 50,
         },
         "mini-1": {
             **MINI,
