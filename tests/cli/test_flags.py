@@ -10,9 +10,9 @@ from aimopt.cli import program
 
 RUNS = "--scale --set --store --engine --workers --threads --devices --processes --gpus --slurm "
 RUNS += "--checkpoint-seconds --keep-weights"
-STUDIES = f"--grid --seeds --search-steps --option --dry-run --no-costs --report {RUNS}"
+STUDIES = f"--grid --seeds --search-steps --option --protocol --dry-run --no-costs --report {RUNS}"
 FLAGS = {
-    "compare": f"tasks --optimizers --reference --no-untuned {STUDIES}",
+    "compare": f"tasks --optimizers --reference --tune --no-untuned {STUDIES}",
     "sweep": f"task --preset --over --optimizer --save --trust {STUDIES}",
     "explore": f"task --optimizers --reference --rates --rungs --option {RUNS}",
     "run": f"task --optimizer --lr --seed --steps --option --save --trust {RUNS}",

@@ -177,7 +177,7 @@ def status(store: Store, *, trust: bool = False) -> StoreStatus:
     studies = store.studies(trust=trust)
     adaptive = any(study.search or study.looks for study in studies)
     search_runs = {cell.config.identity for study in studies for cell in study.cells({}) if cell.role == "search"}
-    # In the paper's protocol only the curves of search runs decide which runs there are; in ours, all of them do.
+    # With a grid and fixed seeds only the curves of search runs decide which runs there are; else, all of them do.
     runs = store.runs() if adaptive else store.runs(in_full=search_runs)
     begun = {identity: store.holder(run.config) for identity, run in runs.items() if run.status == "running"}
     interrupted = {identity for identity, holder in begun.items() if holder is None or not holder.alive}

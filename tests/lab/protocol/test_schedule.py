@@ -88,7 +88,7 @@ def test_seeds_are_added_until_a_contender_is_decided(gain: float, noise: float,
 
 
 def test_only_undecided_contenders_go_on_and_the_reference_with_them() -> None:
-    study = sequential_study("RADAR", "AdamW", "RAD", "NAdam")
+    study = sequential_study("RADAR", "AdamW", "RAD", "NAdam", margin=0.01)
     runs = train(study, better_by(0.01, 0.02))  # RAD and NAdam have the losses of AdamW
     finals = {label: number for (label, role), number in counts(study, runs).items() if role == "final"}
     assert finals == {"RADAR": 40, "AdamW": 40, "RAD": 5, "NAdam": 5}

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aimopt.lab.protocol import study_files
-from aimopt.lab.protocol.protocol import Protocol
+from aimopt.lab.protocol.protocol import Protocol, same_options
 from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Contender, Study
@@ -18,6 +19,8 @@ from aimopt.lab.stats.tuning import Point
 from aimopt.paper.presets import HEAT_MAP, ablation
 from aimopt.paper.protocols import OPTIMIZERS, PROTOCOL
 from short_studies import SEARCH_STEPS, SHORT, short_study
+
+PAPER = replace(PROTOCOL, options=same_options(weight_decay=5e-5))
 
 
 def result(config: RunConfig, loss: float, status: Status = "finished") -> Run:
@@ -98,7 +101,7 @@ def test_one_rate_needs_no_search() -> None:
 
 
 def test_ablation_takes_the_rate_of_the_complete_optimizer() -> None:
-    study = ablation("digits", "demo")
+    study = ablation("digits", "demo", protocol=PAPER)
     assert len([cell for cell in study.cells({}) if cell.role == "search"]) == 5
     assert [dict(c.options) for c in study.contenders][1:] == [
         {"weight_decay": 5e-5, "gamma": 0.0},
@@ -111,12 +114,11 @@ def test_ablation_takes_the_rate_of_the_complete_optimizer() -> None:
 
 
 def test_the_heat_map_shares_its_default_with_the_comparison() -> None:
-    study = sensitivity("digits", "demo", HEAT_MAP)
+    study = sensitivity("digits", "demo", HEAT_MAP, protocol=PAPER)
     assert len(study.contenders) == 26
     same = study.contender("ell_ratio=0.01, gamma=0.1")
-    assert study.final_runs(same, Point(1e-3)) == compare("digits", "demo").final_runs(
-        Contender.named("RADAR"), Point(1e-3)
-    )
+    default = compare("digits", "demo", protocol=PAPER).final_runs(Contender.named("RADAR"), Point(1e-3))
+    assert study.final_runs(same, Point(1e-3)) == default
 
 
 def test_a_study_survives_a_file(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_a_contender_is_parsed_from_a_text() -> None:
 )
 def test_a_mistake_is_explained(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compare("digits", "demo", **{"optimizers": ["RADAR", "AdamW"], **changes})
+        compare("digits", "demo", **{"optimizers": ["RADAR", "AdamW"], "protocol": PAPER, **changes})
 
 
 def test_a_study_with_a_missing_or_unknown_field_is_refused() -> None:

@@ -4,7 +4,7 @@
     Protocol(options=same_options(weight_decay=0.1))        for every optimizer that has a weight_decay
 
 A protocol names optimizers and their options; a task never does. `recipes.py` makes studies from protocols. With a
-`search` and `looks` it is ours; without, it is the paper's: a grid on one tuning seed, and a fixed number of seeds.
+`search` and `looks`, results decide what is run next; without, it is a grid on one tuning seed, and fixed seeds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,12 +72,12 @@ class Protocol:
         check_published(self.published)
 
     def sequential(self) -> "Protocol":
-        """This protocol with our search, on whole schedules, and with seeds in blocks until a contender is decided."""
+        """This protocol with the search in rounds, on whole schedules, and seeds in blocks until all is decided."""
         search, seeds = Search(), tuple(range(LOOKS[-1]))
         return replace(self, search=search, search_steps=None, tuning_seed=search.seeds[0], looks=LOOKS, seeds=seeds)
 
     def fixed(self) -> "Protocol":
-        """This protocol with the paper's search on a grid, and a fixed number of seeds."""
+        """This protocol with a search on a grid, and a fixed number of seeds."""
         return replace(self.with_fixed_seeds(), search=None, tuning_seed=TUNING_SEED) if self.search else self
 
     def with_fixed_seeds(self) -> "Protocol":

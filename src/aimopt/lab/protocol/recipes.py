@@ -137,7 +137,7 @@ def make_study(
 
 
 def _adaptive_fields(protocol: Protocol, task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Our search and looks, if the protocol has them. A given grid replaces the search, and given seeds the looks."""
+    """The search in rounds and the looks of the protocol; a given grid replaces the search, given seeds the looks."""
     adaptive: dict[str, Any] = {}
     if protocol.search is not None and "grid" not in fields:
         adaptive["search"] = protocol.search

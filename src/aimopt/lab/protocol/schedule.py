@@ -65,7 +65,7 @@ def count_unknown_runs(study: "Study", runs: Runs) -> int:
 
 
 def max_run_count(study: "Study") -> int:
-    """The largest possible number of runs; of our search, without extensions beyond its list."""
+    """The largest possible number of runs; of a search in rounds, without extensions beyond its list."""
     seeds = len(study.seeds)
     finals = len(study.contenders) * seeds * (2 if study.untuned and study.grid != (1.0,) else 1)
     per_search = len(study.grid) if study.searches else 0
@@ -97,7 +97,7 @@ def search_plan(study: "Study", contender: "Contender", runs: Runs) -> SearchPla
 
 
 def _plan_grid(study: "Study", usual_rate: float, score: Score) -> SearchPlan:
-    """The paper's search: one run per rate of the grid."""
+    """The search on a grid: one run per rate."""
     trials = tuple((Point(rounded(usual_rate * factor)), study.tuning_seed) for factor in study.grid)
     scores = {point.rate: value for point, seed in trials if (value := score(point, seed)) is not None}
     without_failed = {rate: value for rate, value in scores.items() if not math.isnan(value)}

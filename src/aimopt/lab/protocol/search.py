@@ -1,10 +1,10 @@
-"""The search of the second edition: which points a contender is tried at, and what an option's name stands for.
+"""The search in rounds: which points a contender is tried at, and what an option's name stands for.
 
     Search(points=7, seeds=(1001, 1002, 1003))                    7 points, the best of them on three tuning seeds
     search.points_of(usual_rate=1e-3, options={"betas": [0.9, 0.999]}, tuned=("beta1",))
     with_options({"betas": [0.9, 0.999]}, {"beta1": 0.8})         {"betas": [0.8, 0.999]}
 
-A contender may tune more than its learning rate: `AdamW(tune='beta1')`, `AdamW(tune=('beta1', 'weight_decay'))`. The
+A contender may tune more than its learning rate: `Mine(tune='beta1')`, `Mine(tune=('beta1', 'weight_decay'))`. The
 number of points stays the same, and so does the list of quasi-random numbers that they are made from: every contender
 has the same budget. `lab/stats/tuning.py` states the rule.
 """

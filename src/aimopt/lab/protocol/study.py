@@ -7,8 +7,8 @@ A study is data. Which runs it has depends on the results so far: a search decid
 learning rate of the final runs; with `looks`, seeds are added until a contender is decided. So the scheduler asks
 `study.cells(runs)` what to run next, and the report asks it what is missing. There are two kinds of study:
 
-    search=None, looks=()                      the paper's: one run per rate of a grid, then a fixed number of seeds
-    search=Search(), looks=(5, 10, 20, 40)     ours: `lab/stats/tuning.py` and `sequential.py` state its rules
+    search=None, looks=()                      one run per rate of a grid, then a fixed number of seeds
+    search=Search(), looks=(5, 10, 20, 40)     in rounds and looks: stats/tuning.py and sequential.py have the rules
 """
 
 import dataclasses
@@ -123,7 +123,7 @@ class Study:
     axes: tuple[str, ...] = field(default=(), metadata=stored(list_of(text), tuple))
     # How reports name an axis; otherwise by the name of its option.
     symbols: Mapping[str, str] = field(default_factory=dict, metadata=stored(map_of(text)))
-    # Our search; None: the grid, on the beginning of the schedule and with the tuning seed.
+    # The search in rounds; None: the grid, on the beginning of the schedule and with the tuning seed.
     search: Search | None = field(default=None, metadata=stored(optional(SEARCH), search_from))
     # How many of the seeds each look has; a contender stops when it is decided. Empty: all seeds, and one test.
     looks: tuple[int, ...] = field(default=(), metadata=stored(list_of(integer(2)), tuple))
@@ -283,7 +283,7 @@ class Study:
         definition["contenders"] = tuple({k: v for k, v in c.items() if v not in (None, ())} for c in contenders)
         for name in ("published", "search"):
             definition[name] = definition[name] and dataclasses.asdict(definition[name])
-        # Fields of our protocol are left out of a study that does not use it, so that its record stays what it was.
+        # The fields of search and looks are left out of a study without them, so that its record stays what it was.
         unused = () if self.search or self.looks else ("search", "looks", "margin")
         return {name: value for name, value in definition.items() if value is not None and name not in unused}
 

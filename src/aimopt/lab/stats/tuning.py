@@ -4,7 +4,7 @@
     points(7, usual_rate=1e-3, spans={"beta1": ONE_MINUS})       one list of quasi-random points, the same for everyone
     plan_search(points, seeds, score, "lower")                   the trials that are needed now, and the choice
 
-`select_rate` is the search of the paper: one run per rate of a grid. `plan_search` is ours. It knows no runs: `score`
+`select_rate` ends a search with one run per rate of a grid. `plan_search` searches in rounds. It knows no runs: `score`
 gives the score of a point on a tuning seed, or None while there is none. Its rule:
 
 1. All points of the list are tried on the first tuning seed.
