@@ -57,6 +57,8 @@ def test_the_table_and_the_command_that_confirms(trained: tuple[Store, Explored]
     assert command[:2] == ["aimopt", "compare"]
     compared, optimizers = command[2 : command.index("--scale")], command[command.index("--optimizers") + 1 :]
     assert "digits" not in compared
+    assert {"cifar10-vit", "wikitext103-gpt2"} <= {*compared}
+    assert not any("sac" in name for name in compared)  # higher is better there
     assert optimizers == [*explored.best(), "AdamW"]
     assert len(explored.best()) == 2
     assert "AdamW" not in explored.best()

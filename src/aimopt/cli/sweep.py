@@ -57,7 +57,7 @@ def _study(arguments: argparse.Namespace) -> "Study":
     from aimopt.lab.protocol import presets, study_files
 
     if Path(arguments.task).suffix in study_files.ENDINGS:
-        refuse_options_stated_in_file(arguments, "preset", "over", "optimizer", "scale", "set", "option")
+        refuse_options_stated_in_file(arguments, "preset", "over", "optimizer", "scale", "set", "option", "protocol")
         return from_file(arguments.task, lambda content: _study_in_file(content, arguments))
     if arguments.over and arguments.preset:
         raise ValueError(f"--over and --preset {arguments.preset} exclude each other; give only one")
@@ -67,6 +67,8 @@ def _study(arguments: argparse.Namespace) -> "Study":
     if arguments.optimizer is not None:
         fields["optimizer"] = arguments.optimizer
     if arguments.preset:
+        if arguments.protocol is not None:
+            fields["protocol"] = protocol
         return presets.study(arguments.preset, arguments.task, scale, **fields)
     axes = {name: _values(name, value) for name, value in arguments.over.items()}
     if not axes:

@@ -59,16 +59,16 @@ def ablation(task: str, scale: str = SCALE, *, optimizer: str = "RADAR", **field
         "γ = ℓ = 0": {"gamma": 0.0, "ell_ratio": 0.0},
     }
     contenders = [Contender(label=label, optimizer="RADAR", options=options) for label, options in removed.items()]
-    options = fields.pop("options", {})
+    options, protocol = fields.pop("options", {}), fields.pop("protocol", None) or entry(task).protocol(scale)
     chosen = {"name": "ablation", "reference": "RADAR", "rate_of": "RADAR", **fields}
-    return make_study(task, scale, contenders, entry(task).protocol(scale), options, chosen)
+    return make_study(task, scale, contenders, protocol, options, chosen)
 
 
 def table1(task: str, scale: str = SCALE, **fields: Any) -> Study:
     """Table 1 of the paper: every geometry with every correction, each cell at the learning rate of its own search."""
     if "optimizer" in fields:
         raise ValueError("the preset table1 compares compositions, not one optimizer; leave the optimizer out")
-    protocol, options = entry(task).protocol(scale), fields.pop("options", {})
+    options, protocol = fields.pop("options", {}), fields.pop("protocol", None) or entry(task).protocol(scale)
     task_lr = entry(task).task.at_scale(scale, fields.get("settings")).lr
     usual_decay = protocol.options("AIM").get("weight_decay", 0.0)
 

@@ -8,17 +8,22 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.execution.console import CleanConsole
+from aimopt.lab.protocol.recipes import compare
+from aimopt.lab.protocol.search import Search
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report import terminal_table, write
 from aimopt.lab.report.sections import build_report
 from aimopt.lab.results.run import Run, Status
+from invented_runs import invented_runs
 from odd_task import NAME
+from short_studies import SHORT
 from trained_findings import (
     ablated,
     comparison,
@@ -159,3 +164,33 @@ def test_an_ablation_is_no_comparison() -> None:
     assert comparison().is_comparison
     assert not ablated().is_comparison
     assert not heat_map().is_comparison
+
+
+def test_a_study_with_looks_and_tuned_options_is_reported(tmp_path: Path) -> None:
+    """Contenders with different numbers of seeds, several tuning seeds, and every verdict that there is."""
+    options: dict[str, Any] = dict(search=Search(points=3, seeds=(1001, 1002)), tune=("beta1",), untuned=False)
+    looks: dict[str, Any] = dict(looks=(5, 10), seeds=tuple(range(10)), margin=0.01)
+    names = ["RADAR", "AdamW", "NAdam", "Lion", "RAD"]
+    study = compare("digits", "demo", optimizers=names, settings=SHORT, **options, **looks)
+    gains = {"RADAR": 0.1, "NAdam": 0.0, "Lion": -0.1, "RAD": 0.012}
+    found = analyse_study(study, invented_runs(study, gains, noise=0.002))
+    verdicts = {s.label: s.difference.verdict for s in found.standings if s.difference}
+    assert verdicts == {
+        "RADAR": "better",
+        "NAdam": "equal within ±1 %",
+        "Lion": "worse",
+        "RAD": "undecided with 10 seeds",
+    }
+    page = write(tmp_path, [found, dataclasses.replace(found, title="The same again")], refresh=1).read_text()
+    for verdict in verdicts.values():
+        assert f">{verdict}</span>" in page
+    assert "Against AdamW, better: RADAR; worse: Lion; equal within ±1 %: NAdam; 10 seeds cannot tell: RAD." in page
+    assert re.search(r"<small>beta1 0\.\d+</small>", page)
+    assert "with looks after 5 and 10" in page
+    assert 'title="equal">=</sup>' in page
+    standing = found.standing("RADAR")
+    assert len(standing.finals) == 5
+    screen = io.StringIO()
+    CleanConsole(file=screen, width=80).print(terminal_table(found))
+    assert re.search(r"^ RADAR .* 5/5 ", screen.getvalue(), re.MULTILINE)
+    assert re.search(r"^ RAD .* 10/10 ", screen.getvalue(), re.MULTILINE)

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aimopt.lab.defaults import SCALE
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.results.run import Run
@@ -68,9 +69,10 @@ class Explored:
     def confirmation(self) -> str:
         """The command that compares the best two with the reference on other tasks, with the seeds of comparisons."""
         study = self.exploration.study
-        others = _other_tasks(study.task, study.scale) or ["OTHER_TASK"]
+        at_scales = [(scale, _other_tasks(study.task, scale)) for scale in (study.scale, SCALE)]
+        scale, others = next((found for found in at_scales if found[1]), (study.scale, ["OTHER_TASK"]))
         chosen = [*self.best(), study.reference]
-        return shlex.join(["aimopt", "compare", *others, "--scale", study.scale, "--optimizers", *chosen])
+        return shlex.join(["aimopt", "compare", *others, "--scale", scale, "--optimizers", *chosen])
 
 
 def _shown(score: float | None) -> str:

@@ -9,5 +9,6 @@ log_lines.py            shows the progress of downloads
 process_output.py       the last line that a process printed
 progress.py             shows the progress of a sweep; console.py is its terminal
 cost_forecast.py        predicts time, memory and disk space of a study
+step_timing.py          times a few steps within some seconds, without downloads, for a forecast
 cost_measurement.py     measures time and memory of a study's contenders
 """

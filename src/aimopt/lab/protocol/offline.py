@@ -1,7 +1,7 @@
 """Work without downloads: for a forecast, which must answer soon and must not fetch anything.
 
     with without_downloads():
-        training = task.start(context)          WouldDownload: cifar10 is not on this machine (163 MB)
+        training = task.start(context)          WouldDownload: … is not on this machine
 
 A task that fetches data asks `downloads_allowed` and raises `WouldDownload` instead. For tasks that do not ask, Python
 refuses every connection of this process.

@@ -194,16 +194,18 @@ def _mean(standing: Standing, decimals: int) -> str:
 
 def _verdicts(analysis: StudyAnalysis) -> list[str]:
     by_verdict: dict[str, list[str]] = {}
+    undecided: list[Difference] = []
     for standing in analysis.standings:
         if standing.difference is not None:
             text = standing.difference.verdict
             kind = "unsure" if verdict_kind(text) == "unsure" else text
             kind = "too few" if standing.difference.too_few_seeds else kind
             by_verdict.setdefault(kind, []).append(standing.label)
+            undecided += [standing.difference] if kind in ("unsure", "too few") else []
     if not by_verdict:
         return []
     reference = analysis.study.reference
-    seeds = _seeds_text([s.difference for s in analysis.standings if s.difference])
+    seeds = _seeds_text(undecided) if undecided else ""
     if len(by_verdict) == 1 and not by_verdict.keys().isdisjoint(("unsure", "too few")):
         reason = f": a verdict needs at least {ENOUGH_SEEDS}" if "too few" in by_verdict else ""
         return [f"With {seeds}, no contender can be distinguished from {reference}{reason}."]

@@ -124,10 +124,10 @@ def all_pictures(report: Report) -> list[NamedPicture]:
 
 
 def _take_first_picture(sections: Sequence[Section]) -> tuple[list[NamedPicture], list[Section]]:
-    """The first picture of the first section that has one, and the sections without it."""
+    """The first picture of a result, and the sections without it; no picture if there is no result yet."""
     for i, section in enumerate(sections):
         for j, part in enumerate(section.parts):
-            if part.pictures:
+            if part.pictures and part.name in ("verdicts", "sweep"):
                 rest = dataclasses.replace(part, pictures=part.pictures[1:])
                 kept = [rest] if rest.pictures or rest.tables else []
                 parts = (*section.parts[:j], *kept, *section.parts[j + 1 :])

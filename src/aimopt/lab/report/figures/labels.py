@@ -1,6 +1,6 @@
 """Names in figures: short enough for their place, and beside the lines that they name.
 
-    clipped("RADAR(gamma=0.05, ell_ratio=0.01)", 16)        "RADAR(ga…o=0.01)"
+    clipped("Mine(momentum=0.95, decay=0.01)", 16)          "Mine(mom…y=0.01)"
     name_rows(ax, labels)                                   one wrapped tick label per row
     label_lines(ax, [LineEnd("Mine", 0.31, style, "series-0")])     names at the right end of their lines
 

@@ -3,7 +3,7 @@
 curves(analysis, analysis.curves[0], styles)        mean of the training loss per contender
 profile(across, styles, stamp), ranks(across, styles, stamp)
 
-Every line has its name at its right end: a legend would be far away on a phone and on paper. Only the subject and the
+Every line has its name at its right end: a legend would be far away on a phone and in print. Only the subject and the
 reference show the band of their seeds, because many bands on top of each other show nothing.
 """
 

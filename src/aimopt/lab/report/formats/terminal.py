@@ -23,9 +23,8 @@ VERDICT_WIDTH = 14
 
 def terminal_table(analysis: StudyAnalysis) -> RenderableType:
     """A table with one row per contender, the summary, and the warnings of the audit."""
-    title = (
-        f"{phrasing.name_of(analysis)} · scale {analysis.study.scale} · {phrasing.stamp(analysis).split(' · ', 2)[-1]}"
-    )
+    machine = phrasing.stamp(analysis).split(" · ")[2:]  # after the task and its scale
+    title = " · ".join([phrasing.name_of(analysis), f"scale {analysis.study.scale}", *machine])
     table = RichTable(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = [_row(analysis, standing) for standing in analysis.standings]
     # The widths of numbers are fixed. Only the title of such a column, and the texts at both sides, are broken.
