@@ -142,6 +142,7 @@ OPTIMIZERS = {
     "'Muon(rest=0.1)'": "Muon: rest must name an optimizer of this package, such as 'AdamW', got 0.1",
     "'Muon(rest=\"RADAR(gama=1)\")'": "RADAR has no option 'gama'; did you mean 'gamma'?",
     "'Muon(rest_options=1)'": "Muon: rest_options must map names to values",
+    "'Muon(momentum=2, rest=\"RADAR\")'": "HeavyBall: momentum must be a number in [0, 1), got 2",
     "'Muon(gamma=1)'": "Muon has no option 'gamma'",
     "'AdamW(rest=\"RADAR\")'": "AdamW has no option 'rest'",
     "AIM": "AIM needs a filter; write AIM(filter='EMA(0.9)', geometry='Adaptive(0.999)')",

@@ -14,6 +14,7 @@ STUDIES = f"--grid --seeds --search-steps --option --dry-run --no-costs --report
 FLAGS = {
     "compare": f"tasks --optimizers --reference --no-untuned {STUDIES}",
     "sweep": f"task --preset --over --optimizer --save --trust {STUDIES}",
+    "explore": f"task --optimizers --reference --rates --rungs --option {RUNS}",
     "run": f"task --optimizer --lr --seed --steps --option --save --trust {RUNS}",
     "overhead": "task --optimizers --reference --scale --set --device --rounds",
     "report": "--out --watch --port store --trust",

@@ -216,6 +216,24 @@ def test_the_hybrid_is_muon_and_radar_with_one_learning_rate() -> None:
     assert_same(flat(list(one.parameters())), flat(list(other.parameters())))
 
 
+def test_both_sides_of_a_hybrid_can_be_chosen_by_name() -> None:
+    torch.manual_seed(0)
+    one, other = Transformer(tied=False).double(), Transformer(tied=False).double()
+    other.load_state_dict(one.state_dict())
+    options: dict[str, Any] = {"weight_decay": 0.2, "decay_all": True, "rest_options": {"betas": (0.8, 0.99)}}
+    hybrid = aimopt.create("hybrid", one, lr=0.01, matrices="soap", rest="AdamW", **options)
+    split = groups.split(other)
+    soap = aimopt.SOAP(split.matrices, 0.01, weight_decay=0.2)
+    rest = [p for group in split.rest(weight_decay=0.2) for _, p in group["params"]]
+    adamw = torch.optim.AdamW(rest, 0.01, betas=(0.8, 0.99), weight_decay=0.2)  # it decays norms and biases, too
+    for step in range(5):
+        advance(hybrid, [p for p in one.parameters() if p.requires_grad], 1, first=step)
+        push([p for p in other.parameters() if p.requires_grad], step)
+        soap.step()
+        adamw.step()
+    assert_same(flat(list(one.parameters())), flat(list(other.parameters())))
+
+
 def test_the_steps_of_both_sides_have_the_size_of_adams() -> None:
     """Under random gradients, an element of Adam's step has a size of about 0.2·lr: that is what Muon is scaled to."""
     torch.manual_seed(0)

@@ -93,7 +93,7 @@ _FINEWEB = replace(PROTOCOL, options=fineweb_options)
 # The paper does not search the learning rate in SAC.
 _SAC = replace(PROTOCOL, options=same_options(weight_decay=0.0, gamma=SMALL_GAMMA), grid=(1.0,))
 _TEN_SEEDS = replace(_SAC, seeds=tuple(range(10)))
-_FAIR_SAC = replace(_SAC, grid=PROTOCOL.grid)  # in miniature it is searched
+_FAIR_SAC = _fair(0.0, gamma=SMALL_GAMMA)  # in miniature it is searched
 
 
 def _scales(task: str, mini: Protocol, protocol: Protocol, **search_steps: int) -> dict[str, Protocol]:

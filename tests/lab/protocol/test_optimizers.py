@@ -129,7 +129,7 @@ def test_an_option_for_all_optimizers_reaches_the_rest_of_a_hybrid() -> None:
         compare("digits", "demo", optimizers=["Muon", "AdamW"], options={"delta": 0.3})
 
 
-@pytest.mark.parametrize("text", ["Muon", "SOAP(rest='RADAR')", "NorMuon", SPECTRAL_TWICE])
+@pytest.mark.parametrize("text", ["Muon", "SOAP(rest='RADAR')", SPECTRAL_TWICE])
 def test_a_stopped_hybrid_resumes_to_the_bit(text: str, store: Store, tmp_path: Any) -> None:
     name, options = optimizers.from_text(text)
     config = stopped_half_way(store, optimizer=name, options=options)
@@ -141,6 +141,11 @@ def test_a_stopped_hybrid_resumes_to_the_bit(text: str, store: Store, tmp_path: 
     assert [session["from_step"] for session in stopped.sessions] == [0, 6]
     assert curves(stopped) == curves(untouched)
     assert stopped.facts["final"] == untouched.facts["final"]
+
+
+def test_options_are_resolved_without_warnings() -> None:
+    """Of an ℓ above the learning rate, training warns, if it is above the learning rate of the run."""
+    assert run_of("RADAR(ell=0.005)", lr=0.01).options["ell"] == 0.005
 
 
 def test_a_task_that_gives_parameters_instead_of_its_model_is_told_so() -> None:

@@ -3,7 +3,7 @@
     study = compare("spirals", "mini")
     run(study, store="results")
     run_all(lengths(study, Store("results").runs(), factors=(0.5, 2)), store="results")
-    analyse(study, store="results")          its contenders now have `equivalent`: "25 % fewer steps than AdamW"
+    analyse(study, store="results")          its contenders now have `equivalent`: "25 % fewer steps"
 
 Each length is a complete schedule with the options and the learning rate that the comparison chose for its reference:
 only the number of steps differs, and the warm-up in proportion. The comparison itself has the length 1. The rate is not

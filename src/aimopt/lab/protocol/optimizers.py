@@ -175,7 +175,7 @@ def _complete_parts(options: Mapping[str, Any]) -> dict[str, str]:
 def make(name: str, model: Model, *, lr: float, options: Mapping[str, Any]) -> torch.optim.Optimizer:
     """Build an optimizer; a class that does not accept named parameters gets the parameters without names."""
     optimizer = _class(name)
-    chosen = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    chosen = _with_tuples(options)
     rest = rest_of(name, options)
     if rest is not None:
         return _make_hybrid(name, model, rest, lr, chosen)
@@ -195,9 +195,7 @@ def _make_hybrid(name: str, model: Model, rest: Named, lr: float, options: Mappi
             f"{name} takes only matrices, and the types of layers decide which parameters are matrices; let the task "
             "call make_optimizer with the model instead of its parameters"
         )
-    rest_options = {
-        option: tuple(value) if isinstance(value, list) else value for option, value in rest.options.items()
-    }
+    rest_options = _with_tuples(rest.options)
     matrix_decay = options.get(DECAY, 0.0)
     return hybrid(
         model,
@@ -289,9 +287,18 @@ def _takes_only_matrices(name: str, options: Mapping[str, Any]) -> bool:
     optimizer = _class(name)
     if not issubclass(optimizer, AIM):
         return False
-    own_options = {option: value for option, value in options.items() if option not in OF_HYBRIDS}
-    try:
-        empty = optimizer([], lr=1e-3, **own_options)
-    except (TypeError, ValueError):  # of invalid options: whoever builds the optimizer says what is wrong
-        return name == HYBRID
-    return Geometry.lookup(empty.defaults["geometry"]).matrices_only
+    own_options = {option: value for option, value in _with_tuples(options).items() if option not in OF_HYBRIDS}
+    for attempt in (own_options, {}):  # whoever builds the optimizer says what is wrong with the options
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # this learning rate is not the run's
+                empty = optimizer([], lr=1e-3, **attempt)
+        except (TypeError, ValueError):
+            continue
+        return Geometry.lookup(empty.defaults["geometry"]).matrices_only
+    return False
+
+
+def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as constructors take them: a file has lists in place of tuples."""
+    return {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}

@@ -22,7 +22,7 @@ other one on none.
 
 Holm's correction is applied in one place, `differences_on_shared_seeds`. The family of tests are all contenders of the
 table except the reference; a contender without a result yet counts too, so a p does not get worse when it arrives. A
-contender that is identical to the reference (Adam and AdamW without weight decay, the default values of a sweep) does
+contender that is identical to the reference (two names of one rule, the default values in a sweep of them) does
 not count: its p is 1 under every flip of signs, so its hypothesis cannot be rejected, and a hypothesis that cannot be
 rejected need not be paid for (Tarone, 1990).
 """

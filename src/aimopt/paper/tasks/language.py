@@ -201,7 +201,7 @@ class FinewebQwen(Language):
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
-            "lr": 8e-3,
+            "lr": 1.6e-2,
             "steps": 500,
             "evaluate_every": 50,
             "warmup_steps": 40,
