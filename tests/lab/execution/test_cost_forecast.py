@@ -84,6 +84,42 @@ def test_missing_data_are_named_and_replaced_by_random_ones(tmp_path: Path, monk
     assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == ["cifar10"]  # its lock
 
 
+PRINTING = """
+from dataclasses import dataclass
+import torch
+from aimopt.lab import Splits, Supervised
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Supervised):
+    title = "A line"
+    lr: float = 1e-2
+    steps: int = 8
+    evaluate_every: int = 2
+    batch_size: int = 8
+
+    def data(self):
+        print()
+        print('{"steps": 1}')
+        raise FileNotFoundError("line.csv")
+
+    def random_examples(self):
+        x = torch.linspace(-1, 1, 64)[:, None]
+        return Splits(*[(x, (x > 0).long().flatten())] * 3)
+
+    def model(self):
+        open("weights.pt")
+"""
+
+
+def test_a_task_may_print_and_a_missing_model_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("line.py").write_text(PRINTING)
+    config = RunConfig.create("line.py:Line", optimizer="AdamW")
+    timing = time_steps(config, device="cpu", threads=1, seconds=ENOUGH)
+    assert timing.missing == "line.csv; [Errno 2] No such file or directory: 'weights.pt'"
+    assert (timing.steps, timing.random_data) == ({}, False)
+
+
 def forecast_basis(study: Study, store: Store, monkeypatch: pytest.MonkeyPatch, timing: StepTiming) -> tuple[str, ...]:
     monkeypatch.setattr("aimopt.lab.execution.cost_forecast.time_steps", lambda *_, **__: timing)
     return forecast_cost(study, store.runs(), Resources(workers=1)).basis

@@ -26,7 +26,7 @@ def across(difference: PooledDifference = DIFFERENCE) -> AcrossTasks:
 @pytest.mark.parametrize(
     ("difference", "sentence"),
     [
-        (DIFFERENCE, "Pooled over 35 pairs of task and seed it is ahead of AdamW on 32 (p < 0.001)."),
+        (DIFFERENCE, "Pooled over 35 pairs of task and seed, RADAR is ahead of AdamW on 32 (p < 0.001)."),
         (DIFFERENCE._replace(holm_p=0.01, mean=-0.2, ahead=7), "(p = 0.01)."),
         (DIFFERENCE._replace(holm_p=0.34, ahead=20), "on 20 (p = 0.34), which shows no difference."),
         (DIFFERENCE._replace(ties=35, ahead=0, p=1.0, holm_p=1.0), ""),

@@ -33,7 +33,8 @@ from aimopt.lab.protocol.task import Training
 from aimopt.lab.protocol.user_code import explain, user_code
 from aimopt.measure.memory import peak_bytes, reset_peak
 
-READY, END = "ready", ""  # lines of the process: its imports are done; it has ended
+# Lines of the process: its imports are done, a result, it has ended. Other lines are those of the task.
+READY, RESULT, END = "step timing: ready", "step timing: ", "\n"
 START_SECONDS = 60.0  # for the imports, at most
 TIMED_SECONDS, TIMED_STEPS = 1.5, 30  # per batch size, whichever is reached first
 BATCH_FACTOR = 4  # between two batch sizes
@@ -72,12 +73,11 @@ def time_steps(config: RunConfig, *, device: str, threads: int, seconds: float, 
     """Time a run for this number of seconds; without `steps`, only one evaluation of it."""
     request = {"config": config.to_dict(), "device": device, "threads": threads, "steps": steps, "seconds": seconds}
     command = [sys.executable, "-m", "aimopt.lab.execution.step_timing"]
-    pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    timing, lines = StepTiming(), queue.Queue[str]()
+    pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    timing, lines, printed = StepTiming(), queue.Queue[str](), ""
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
         try:
             process.stdin.write(json.dumps(request))
@@ -88,10 +88,12 @@ def time_steps(config: RunConfig, *, device: str, threads: int, seconds: float, 
                     deadline = time.monotonic() + seconds
                 elif line == END:
                     if process.wait():
-                        raise ValueError(f"cannot time a step of {config}: {last_line(process.stderr.read())}")
+                        raise ValueError(f"cannot time a step of {config}: {last_line(printed)}")
                     break
-                elif line.startswith("{"):  # other lines were printed by the task
-                    _add(timing, json.loads(line))
+                elif line.startswith(RESULT):
+                    _add(timing, json.loads(line.removeprefix(RESULT)))
+                else:
+                    printed = line
         finally:
             process.kill()
     return timing
@@ -127,18 +129,20 @@ def _measure(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     deadline = time.monotonic() + request["seconds"]
     torch.set_num_threads(request["threads"])
     reset_peak(device)
-    with without_downloads(), user_code(f"cannot train {config}"):
+    with without_downloads(), user_code(f"cannot train {config}", explained=(OSError, ImportError)):
         try:
             training = start_training(config, device)
-        except (OSError, ImportError) as error:
-            yield {"missing": (str(error) or explain(error)).splitlines()[0]}
+        except OSError as error:
+            yield {"missing": _first_line(error)}
             task = config.make_task()
-            examples = task.random_examples() if isinstance(task, Supervised) else None
-            if examples is None:
+            if not isinstance(task, Supervised) or (examples := task.random_examples()) is None:
                 return
-            assert isinstance(task, Supervised)
             set_splits(task, examples)
-            training = start_training(config, device)
+            try:
+                training = start_training(config, device)
+            except OSError as second:  # a model that is not there, either
+                yield {"missing": f"{_first_line(error)}; {_first_line(second)}"}
+                return
             yield {"random_data": True}
         seconds_per_example = 0.0
         if request["steps"]:
@@ -154,6 +158,10 @@ def _measure(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"state_bytes": saved.tell()}
         yield from _time_evaluation(training, seconds_per_example, deadline)
         yield {"peak_bytes": peak_bytes(device)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or explain(error)).splitlines()[0]
 
 
 def _time_steps(config: RunConfig, training: Training, deadline: float) -> Iterator[tuple[int, float]]:
@@ -209,9 +217,9 @@ def _main() -> None:
     print(READY, flush=True)
     try:
         for result in _measure(json.loads(sys.stdin.read())):
-            print(json.dumps(result), flush=True)
-    except ValueError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+            print(f"{RESULT}{json.dumps(result)}", flush=True)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{RESULT}{json.dumps({'error': str(error) or explain(error)})}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ranks(across).rows[0][1]                       TableCell("2.0", below="[1.6, 2.6]")
 pooled(across)                                 one table per reference
-pooled_sentence(across, "Mine", "Other")       "Pooled over 35 pairs of task and seed it is ahead of Other on 32 …"
+pooled_sentence(across, "Mine", "Other")       "Pooled over 35 pairs of task and seed, Mine is ahead of Other …"
 """
 
 from aimopt.lab.analysis.across_tasks import AcrossTasks
@@ -68,7 +68,7 @@ def pooled_sentence(across: AcrossTasks | None, subject: str, reference: str) ->
     if d is None or d.verdict == "identical":
         return ""
     p = "p < 0.001" if d.holm_p < 0.001 else f"p = {phrasing.probability(d.holm_p)}"
-    text = f"Pooled over {d.pairs} pairs of task and seed it is ahead of {reference} on {d.ahead} ({p})"
+    text = f"Pooled over {d.pairs} pairs of task and seed, {subject} is ahead of {reference} on {d.ahead} ({p})"
     return f"{text}." if d.verdict != "cannot tell" else f"{text}, which shows no difference."
 
 
