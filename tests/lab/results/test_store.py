@@ -92,7 +92,7 @@ def test_a_damaged_run_is_set_aside_and_trained_again(damage: Damage, store: Sto
     damage(folder)
     assert train_run(config, store) == "finished"
     after = (folder / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(a)["test_loss"] for a in after] == [json.loads(b)["test_loss"] for b in before]
+    assert [json.loads(a)["valid_loss"] for a in after] == [json.loads(b)["valid_loss"] for b in before]
     assert len(store.set_aside_reasons()) == 1
     assert len(store.runs()) == 1
 
