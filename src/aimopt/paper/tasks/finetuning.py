@@ -4,7 +4,7 @@
     WikitextFinetune.at_scale("mini")      a GPT-2 of 136,960 parameters that has read the Wikipedia of enwik8
 
 The miniature's model knows its domain: it was trained on encyclopedia articles with their markup, and is fine-tuned on
-articles without. `prepare` pretrains it once, in about two minutes on one core, and keeps its weights in the cache.
+articles without. `prepare` pretrains it once, in two to three minutes on one core, and keeps its weights in the cache.
 They depend on the settings of `PRETRAINING` alone, up to the rounding of another processor or version of torch.
 `checksum` includes them, so that runs from other weights are told apart.
 """
@@ -64,7 +64,7 @@ class WikitextFinetune(Language):
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "mini": {
-            "lr": 2e-3,
+            "lr": 4e-3,
             "steps": 300,
             "evaluate_every": 30,
             "log_every": 10,
@@ -154,7 +154,7 @@ def pretrained_weights(task: Language) -> Path:
 
 
 def _pretrain(task: Language, path: Path) -> None:
-    LOGGER.info("pretraining a small GPT-2, once; about two minutes")
+    LOGGER.info("pretraining a small GPT-2, once; two to three minutes")
     threads, last_line = torch.get_num_threads(), time.monotonic()
     torch.set_num_threads(1)  # the same weights with any number of cores
 
