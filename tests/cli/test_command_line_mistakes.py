@@ -202,7 +202,11 @@ OTHERS = {
     "compare digits --scale min": "no scale 'min'; did you mean 'mini'?",
     "compare digits --seeds 0 1.5": "argument --seeds: must be a whole number from 0",
     "compare digits --seeds 0 --seeds 1": "argument --seeds: given twice",
-    "compare digits --seeds 5": "seed 5 tunes the learning rate",
+    "compare digits --seeds 1001": "seed 1001 tunes the learning rate",
+    "compare digits --protocol paper --seeds 5": "seed 5 tunes the learning rate",
+    "compare digits --protocol other": "invalid choice: 'other'",
+    "compare digits --tune lr": "invalid choice: 'lr'",
+    "compare digits --protocol paper --tune beta1": "tunes options, which the search on a grid cannot",
     "compare digits --grid 1 nan": "argument --grid: must be a finite number > 0, got 'nan'",
     "compare digits --workers 999999999999": "argument --workers: must be a whole number from 1 to 4096",
     "compare digits --gpus -1": "argument --gpus: must be a finite number ≥ 0, got '-1'",
@@ -377,7 +381,7 @@ def test_a_report_is_written_when_every_run_failed(capsys: pytest.CaptureFixture
     line = "compare mine.py:Line --optimizers RADAR AdamW --grid 1 2 --seeds 0 --no-untuned --no-costs"
     assert main(shlex.split(line)) == 1
     message = capsys.readouterr().out
-    assert "failed: mine.py:Line RADAR lr 0.01 seed 5: KeyError: 'no data'" in message
+    assert "failed: mine.py:Line RADAR lr 0.01 seed 1001: KeyError: 'no data'" in message
     assert "report: results/report/index.html" in message
 
 

@@ -172,7 +172,7 @@ def test_status_tells_interrupted_runs_from_running_ones(capsys: pytest.CaptureF
             ["compare", "digits", "--optimizers", "Adamm"],
             "aimopt compare: no optimizer is called 'Adamm'; did you mean",
         ),
-        (["compare", "digits", "--seeds", "5"], "aimopt compare: seed 5 tunes"),
+        (["compare", "digits", "--seeds", "1001"], "aimopt compare: seed 1001 tunes"),
         (["run", "digits", "--lr", "-1"], "aimopt run: argument --lr: must be a finite number > 0, got '-1'"),
         (["run", "nothing.toml"], "aimopt run: cannot read nothing.toml: No such file"),
         (["sweep", "digits"], "aimopt sweep: give the options to sweep"),
