@@ -111,7 +111,7 @@ def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr("aimopt.lab.execution.cost_forecast.TIMING_SECONDS", 120.0)  # it ends before
     assert main(["compare", "digits", "--dry-run", *QUICK]) == 0
     output = capsys.readouterr().out
-    assert re.search(r"compare of digits at scale demo: 48 runs at most, 0 reused; .* ms per step", output)
+    assert re.search(r"compare of digits at scale demo: 24 runs at most, 0 reused; .* ms per step", output)
     assert re.search(r"MiB of memory per run, .* MiB of disk\n- some steps of AdamW on its data were timed", output)
     assert Store("results").runs() == {}
 

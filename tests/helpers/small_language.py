@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = dict(
 )
 SIZE = dict(width=16, layers=2, heads=2)
 GPT2 = SmallGPT2.at_scale("mini", {**SETTINGS, **SIZE, "positions": 16})
-QWEN = SmallQwen.at_scale("mini", {**SETTINGS, **SIZE, "key_value_heads": 1, "hidden": 24})
+QWEN = SmallQwen.at_scale("mini-1", {**SETTINGS, **SIZE, "key_value_heads": 1, "hidden": 24})
 
 
 def finetune(folder: Path) -> Language:

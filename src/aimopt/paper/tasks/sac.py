@@ -80,7 +80,7 @@ MINI_1: Mapping[str, Any] = {
     "evaluation_episodes": 3,
 }
 # Twice as long, so that AdamW moves forward.
-MINI: Mapping[str, Any] = {**MINI_1, "steps": 15_000, "evaluate_every": 1500, "evaluation_episodes": 5}
+MINI: Mapping[str, Any] = {**MINI_1, "steps": 15_000, "evaluate_every": 1250, "evaluation_episodes": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Pendulum(SoftActorCritic):
 
     title: ClassVar[str] = "Pendulum-v1, SAC"
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "mini": {**MINI, "steps": 5000, "evaluate_every": 500, "evaluation_episodes": 10},
+        "mini": {**MINI, "steps": 5000, "evaluate_every": 250, "evaluation_episodes": 10},
         "mini-1": {**MINI_1, "steps": 5000, "evaluate_every": 250},
     }
 
