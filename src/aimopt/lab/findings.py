@@ -2,7 +2,7 @@
 
     findings = run(study, store="results")
     print(findings.table())             one row per contender
-    findings.verdict("Mine")            "better", "worse", "identical", or "cannot tell …"
+    findings.verdict("Mine")            "better", "worse", "equal …", "undecided …", …
     findings.runs                       one row per run: a pandas frame if pandas is installed
     findings.figure("differences")      a matplotlib figure
     findings.report("report")           the whole report as a folder
