@@ -3,9 +3,8 @@
     python benchmarks/test_noise.py wikitext103-gpt2 cifar10-vit --seeds 3
 
 AdamW and RADAR are trained at their usual rates with the same seeds. What a comparison sees per seed is the difference
-of their test losses. The table has its mean and standard deviation over the seeds, and its standard error within the
-test set: of what differs between seeds, not of what all seeds have in common, since they share the test set. The last
-column should be below 1/3.
+of their test losses. The table has its mean and standard deviation over the seeds, and the standard error of the mean
+that comes from the test examples, which all seeds share. The last column should be below 1/3.
 """
 
 import argparse
@@ -48,8 +47,8 @@ def main() -> None:
         losses = [[chunk_losses(task, name, seed) for name in OPTIMIZERS] for seed in range(arguments.seeds)]
         differences = torch.stack([radar - adamw for adamw, radar in losses])
         by_seed = differences.mean(1).tolist()
-        specific = (differences - differences.mean(0)) * (arguments.seeds / (arguments.seeds - 1)) ** 0.5
-        error = (specific.std(1) / specific.shape[1] ** 0.5).mean().item()
+        by_chunk = differences.mean(0)
+        error = by_chunk.std().item() / len(by_chunk) ** 0.5
         deviation = statistics.stdev(by_seed)
         cells = (f"{statistics.mean(by_seed):+.4f}", f"{deviation:.4f}", f"{error:.4f}", f"{error / deviation:.2f}")
         print(f"| `{task}` | {arguments.seeds} | {' | '.join(cells)} |", flush=True)

@@ -51,6 +51,22 @@ def test_compare_report_and_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("results/report/index.html").exists()
 
 
+def test_the_reference_at_other_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    """The report then tells differences in steps; a second call trains nothing."""
+    command = ["compare", "digits", "--optimizers", "RADAR", "AdamW", *QUICK, "--no-costs", "--lengths", "0.5", "2"]
+    assert main(command) == 0
+    assert "Fewer steps than AdamW" in Path("results/report/index.html").read_text()
+    steps = {run.config.steps for run in Store("results").runs().values() if run.config.optimizer == "AdamW"}
+    assert {SHORT["steps"] // 2, SHORT["steps"], 2 * SHORT["steps"]} <= steps
+    capsys.readouterr()
+    assert main(command) == 0
+    counts = re.search(r"(\d+) runs in .*, (\d+) of them reused", capsys.readouterr().out)
+    assert counts is not None
+    assert counts[1] == counts[2]
+    assert main([*command, "--dry-run"]) == 0
+    assert "the reference at other lengths is not included" in capsys.readouterr().out
+
+
 def test_a_run_by_itself_and_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "digits", "--scale=demo", "--optimizer=Lion", "--lr=1e-3", "--option=betas=0.9,0.95", *SETTINGS]
     assert main([*arguments, "--save=run.toml"]) == 0

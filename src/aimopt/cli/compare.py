@@ -2,7 +2,7 @@
 
 import argparse
 
-from aimopt.cli.arguments import Subparsers, command
+from aimopt.cli.arguments import Subparsers, command, finite_number
 from aimopt.cli.lab_arguments import (
     TASKS_HELP,
     add_optimizers,
@@ -39,6 +39,15 @@ def add_to(subparsers: Subparsers) -> None:
         metavar="NAME",
         help=f"what is searched besides the learning rate: {' or '.join(TUNED)} (default: nothing)",
     )
+    parser.add_argument(
+        "--lengths",
+        nargs="+",
+        type=finite_number(0, above=True),
+        default=(),
+        metavar="X",
+        help="also train the reference at these multiples of the steps, such as 0.5 2: "
+        "the report then says how many steps each contender saves (default: none)",
+    )
     parser.add_argument("--no-untuned", action="store_true", help="skip the runs at the usual learning rates")
     add_study_arguments(parser)
 
@@ -64,4 +73,4 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
         for task in task_names(arguments.tasks)
     ]
-    return run_studies(studies, arguments)
+    return run_studies(studies, arguments, arguments.lengths)

@@ -194,8 +194,11 @@ def resources_of(arguments: argparse.Namespace) -> Resources:
     )
 
 
-def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
-    """Run studies, print their results and return the exit status."""
+def run_studies(studies: "list[Study]", arguments: argparse.Namespace, lengths: Sequence[float] = ()) -> int:
+    """Run studies, print their results and return the exit status.
+
+    `lengths` are multiples of the steps at which the reference is trained too, after its search.
+    """
     from aimopt.lab import api
     from aimopt.lab.execution.console import CleanConsole
     from aimopt.lab.execution.progress import format_duration
@@ -206,16 +209,14 @@ def run_studies(studies: "list[Study]", arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         for study in studies:
             _print_forecast(study, arguments, console, len(studies))
+        if lengths:
+            print_line(console, "- the reference at other lengths is not included")
         return 0
+    execution = {"engine": arguments.engine, "resources": resources_of(arguments), "progress": console}
     try:
-        batch = api.run_all(
-            studies,
-            arguments.store,
-            engine=arguments.engine,
-            resources=resources_of(arguments),
-            costs=not arguments.no_costs,
-            progress=console,
-        )
+        batch = api.run_all(studies, arguments.store, costs=not arguments.no_costs, **execution)
+        if lengths and not batch.failed:
+            batch = api.run_lengths(batch, arguments.store, lengths, **execution)
     except KeyboardInterrupt:
         return print_stopped(console)
     for findings in batch.findings:

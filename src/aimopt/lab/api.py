@@ -30,6 +30,7 @@ from aimopt.lab.execution.scheduler import ExecutionState, RunSource, SingleRun,
 from aimopt.lab.findings import Findings, write_report
 from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.exploration import Exploration
+from aimopt.lab.protocol.lengths import lengths
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import explain
@@ -103,6 +104,34 @@ def run_all(
                 problems.append(Reason(f"cannot prepare {study.task}: {explain(error)}"))
     batch = _run_prepared(studies, opened_store, engine, resources, costs, _console(progress))
     return dataclasses.replace(batch, problems=problems + batch.problems)
+
+
+def run_lengths(
+    batch: BatchResult,
+    store: str | Path | Store = STORE,
+    factors: Sequence[float] = (0.5, 2.0),
+    *,
+    engine: str = DEFAULT_ENGINE,
+    resources: Resources = DEFAULT_RESOURCES,
+    progress: bool | Console = False,
+) -> BatchResult:
+    """Also train the reference of each comparison at other lengths, so that its differences can be told in steps.
+
+    `batch` is the result of `run_all`, `factors` are multiples of the steps; the other arguments are those of `run`.
+    """
+    opened_store = _store(store)
+    studies = [found.study for found in batch.findings]
+    runs = opened_store.runs()
+    at_lengths = [other for study in studies for other in lengths(study, runs, factors)]
+    added = run_all(at_lengths, opened_store, engine=engine, resources=resources, costs=False, progress=progress)
+    return BatchResult(
+        findings=analyse_all(studies, opened_store),
+        runs=batch.runs + added.runs,
+        reused_runs=batch.reused_runs + added.reused_runs,
+        failed=batch.failed + added.failed,
+        seconds=batch.seconds + added.seconds,
+        problems=batch.problems + added.problems,
+    )
 
 
 def run_one(

@@ -311,28 +311,41 @@ def test_the_audit_reports_a_problem_of_a_run(change: Any, level: str, words: st
 @pytest.mark.parametrize(
     ("share", "level", "words"),
     [
-        (0.2, "ok", "The test set is large enough: its noise is 0.2 of the standard deviation of the seeds."),
-        (0.9, "warning", "The test set is small: its noise is 0.9 of the standard deviation"),
-        (0.9, "warning", "8 times as many would bring it below a third"),
+        (
+            0.2,
+            "ok",
+            "The test set is large enough: with other examples a difference would change by 0.2 of its",
+        ),
+        (0.9, "warning", "The test set is small: with other examples a difference would change by 0.9 of its standard"),
+        (0.9, "warning", "8 times as many would bring this below a third"),
     ],
 )
 def test_the_audit_says_whether_the_test_set_is_large_enough(share: float, level: str, words: str) -> None:
+    """On every seed the loss of one contender varies over two parts of the test set, and that of the other does not."""
     study, runs = comparison(), runs_of(comparison)
-    known = [s.spread.std for s in analyse_study(study, runs).standings if s.spread]
-    error = share * float(np.median(known))
-    for cell in study.cells(runs):
-        run = runs[cell.config.identity]
-        runs = _changed(runs, run.config.identity, facts={**run.facts, "standard_errors": {"test_loss": error}})
+    two = (study.contender("Lion"), study.contender(study.reference))
+    study = dataclasses.replace(study, contenders=two, subject="Lion")
+    values: dict[str, dict[int, float]] = {label: {} for label in ("Lion", study.reference)}
+    finals = {(c.contender, c.config.seed): c.config.identity for c in study.cells(runs) if c.role == "final"}
+    for (label, seed), identity in finals.items():
+        values[label][seed] = runs[identity].final(study.facts.measure)
+    logs = {label: np.log([by_seed[seed] for seed in sorted(by_seed)]) for label, by_seed in values.items()}
+    error = share * float((logs[study.reference] - logs["Lion"]).std(ddof=1))
+    for (label, seed), identity in finals.items():
+        spread = error if label == "Lion" else 0.0  # the jackknife of two values is half of their distance
+        parts = [values[label][seed] * math.exp(sign * spread) for sign in (-1, 1)]
+        facts = {**runs[identity].facts, "test_without_parts": {"test_loss": parts}}
+        runs = _changed(runs, identity, facts=facts)
     (remark,) = (r for r in analyse_study(study, runs).audit if "The test set is" in r.text)
     assert remark.level == level
     assert words in remark.text
 
 
-@pytest.mark.parametrize("recorded", [{}, {"standard_errors": {}}, {"standard_errors": "none"}])
+@pytest.mark.parametrize("recorded", [{}, {"test_without_parts": {}}, {"test_without_parts": "none"}])
 def test_the_audit_says_nothing_about_a_test_set_whose_noise_is_not_known(recorded: dict[str, Any]) -> None:
     study, runs = comparison(), runs_of(comparison)
     for identity, run in runs.items():
-        others = {name: value for name, value in run.facts.items() if name != "standard_errors"}
+        others = {name: value for name, value in run.facts.items() if name != "test_without_parts"}
         runs = _changed(runs, identity, facts={**others, **recorded})
     assert not any("The test set is" in remark.text for remark in analyse_study(study, runs).audit)
 

@@ -14,6 +14,7 @@ from aimopt.lab.protocol import supervised
 from aimopt.lab.protocol.supervised import Splits, SupervisedTraining
 from aimopt.lab.protocol.task import Context
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.example_noise import jackknife_error
 from short_studies import short_run
 
 
@@ -30,6 +31,10 @@ def training(**settings: Any) -> SupervisedTraining:
     return started
 
 
+def error(started: SupervisedTraining, measure: str = "test_loss") -> float:
+    return jackknife_error(started.test_without_parts()[measure])
+
+
 def losses_of_examples(started: SupervisedTraining) -> np.ndarray:
     started.model.eval()
     inputs, labels = started.splits.test
@@ -42,28 +47,29 @@ def test_errors_are_those_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> No
     started = training()
     examples = losses_of_examples(started)
     exact = stats.sem(examples)
-    monkeypatch.setattr(supervised, "ERROR_PARTS", 20)
-    assert started.standard_errors()["test_loss"] == pytest.approx(exact, rel=0.4)
-    monkeypatch.setattr(supervised, "ERROR_PARTS", len(examples))
-    assert started.standard_errors()["test_loss"] == pytest.approx(exact, rel=1e-4)
-    monkeypatch.setattr(supervised, "ERROR_EXAMPLES", len(examples) // 2)
-    monkeypatch.setattr(supervised, "ERROR_PARTS", len(examples) // 2)
-    assert started.standard_errors()["test_loss"] == pytest.approx(exact, rel=0.3)
+    monkeypatch.setattr(supervised, "NOISE_PARTS", 20)
+    assert error(started) == pytest.approx(exact, rel=0.4)
+    monkeypatch.setattr(supervised, "NOISE_PARTS", len(examples))
+    assert error(started) == pytest.approx(exact, rel=1e-4)
+    monkeypatch.setattr(supervised, "NOISE_EXAMPLES", len(examples) // 2)
+    monkeypatch.setattr(supervised, "NOISE_PARTS", len(examples) // 2)
+    assert error(started) == pytest.approx(exact, rel=0.3)
 
 
 def test_a_summary_has_the_error_of_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of exp(loss) is exp(loss) times that of the loss, if it is small."""
     started = training()
     monkeypatch.setattr(type(started.task), "summary", lambda task, means: {"perplexity": math.exp(means["loss"])})
-    monkeypatch.setattr(supervised, "ERROR_PARTS", len(started.splits.test[0]))
+    monkeypatch.setattr(supervised, "NOISE_PARTS", len(started.splits.test[0]))
     examples = losses_of_examples(started)
     expected = math.exp(examples.mean()) * stats.sem(examples)
-    assert started.standard_errors() == {"test_perplexity": pytest.approx(expected, rel=0.01)}
+    assert set(started.test_without_parts()) == {"test_perplexity"}
+    assert error(started, "test_perplexity") == pytest.approx(expected, rel=0.01)
 
 
 def test_a_tiny_test_set_has_no_known_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised, "FEWEST_PARTS", 10**6)
-    assert training().standard_errors() == {}
+    assert training().test_without_parts() == {}
 
 
 def test_a_finished_run_records_its_errors(tmp_path: Path) -> None:
@@ -71,18 +77,20 @@ def test_a_finished_run_records_its_errors(tmp_path: Path) -> None:
     assert train_run(config, store) == "finished"
     run = store.run(config)
     assert run is not None
-    errors = run.facts["standard_errors"]
-    assert set(errors) <= {name for name in run.history[-1] if name.startswith("test_")}
-    assert 0 < errors["test_loss"] < run.history[-1]["test_loss"]
+    without_parts = run.facts["test_without_parts"]
+    assert set(without_parts) <= {name for name in run.history[-1] if name.startswith("test_")}
+    losses = without_parts["test_loss"]
+    assert len(losses) == supervised.NOISE_PARTS
+    assert float(np.mean(losses)) == pytest.approx(run.history[-1]["test_loss"], rel=0.05)
 
 
 def test_errors_that_cannot_be_computed_do_not_fail_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(training: SupervisedTraining) -> dict[str, float]:
+    def fail(training: SupervisedTraining) -> dict[str, list[float]]:
         raise RuntimeError("this model needs batches of 512")
 
-    monkeypatch.setattr(SupervisedTraining, "standard_errors", fail)
+    monkeypatch.setattr(SupervisedTraining, "test_without_parts", fail)
     store, config = Store(tmp_path), short_run()
     assert train_run(config, store) == "finished"
     run = store.run(config)
     assert run is not None
-    assert "standard_errors" not in run.facts
+    assert "test_without_parts" not in run.facts

@@ -19,8 +19,9 @@ from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.search import Search
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats.example_noise import ENOUGH_SHARE, noise_share
+from aimopt.lab.stats.example_noise import ENOUGH_SHARE, gain_error
 from aimopt.lab.stats.paired import ENOUGH_SEEDS
+from aimopt.lab.stats.sequential import relative_gains
 
 MAX_LISTED = 6  # names of a long list
 CHECKSUM = re.compile(r"([0-9a-f]{10})[0-9a-f]{30,}")  # the first ten digits are enough
@@ -35,7 +36,7 @@ def audit(study: Study, facts: Facts, cells: CellRuns, standings: Sequence[Stand
     yield from _margin(study, standings)
     yield from _divergence(cells)
     yield from _notes(cells)
-    yield from _test_noise(facts, cells, standings)
+    yield from _test_noise(study, facts, cells)
     yield from _initial_weights(cells)
     yield from _provenance([run for _, run in cells if run is not None])
     yield from _settings(study)
@@ -173,23 +174,43 @@ def _notes(cells: CellRuns) -> Iterator[Remark]:
         yield Remark("warning", f"{_count_runs(names)} {have} notes: {_listed(names)}.")
 
 
-def _test_noise(facts: Facts, cells: CellRuns, standings: Sequence[Standing]) -> Iterator[Remark]:
+def _test_noise(study: Study, facts: Facts, cells: CellRuns) -> Iterator[Remark]:
     """Whether the test set is large enough, where runs recorded its noise."""
-    recorded = [run.facts.get("standard_errors") for cell, run in cells if run is not None and cell.role == "final"]
-    noted = [known.get(facts.measure.key) for known in recorded if isinstance(known, Mapping)]
-    errors = [float(error) for error in noted if error is not None and is_number(error)]
-    share = noise_share(errors, [s.spread.std for s in standings if s.spread])
-    if share is None:
+    finals: dict[str, dict[int, Run]] = defaultdict(dict)
+    for cell, run in cells:
+        if run is not None and run.status == "finished" and cell.role == "final" and _without_parts(run, facts):
+            finals[cell.contender][cell.config.seed] = run
+    reference = finals.pop(study.reference, {})
+    shares = [share for runs in finals.values() if (share := _noise_share(runs, reference, facts)) is not None]
+    if not shares:
         return
-    noise = f"its noise is {share:.2g} of the standard deviation of the seeds"
+    share = sorted(shares)[len(shares) // 2]
+    noise = f"with other examples a difference would change by {share:.2g} of its standard deviation over seeds"
     if share < ENOUGH_SHARE:
         yield Remark("ok", f"The test set is large enough: {noise}.")
     else:
         more = math.ceil((share / ENOUGH_SHARE) ** 2)
-        text = (
-            f"The test set is small: {noise}. The verdicts are about these examples; {more} times as many would bring "
-        )
-        yield Remark("warning", f"{text}it below a third.")
+        text = f"The test set is small: {noise}. The verdicts are about these examples; {more} times as many would "
+        yield Remark("warning", f"{text}bring this below a third.")
+
+
+def _without_parts(run: Run, facts: Facts) -> Sequence[float]:
+    """The run's results without each part of the test set; empty if it did not record them."""
+    recorded = run.facts.get("test_without_parts")
+    values = recorded.get(facts.measure.key) if isinstance(recorded, Mapping) else None
+    return values if isinstance(values, list) and all(map(is_number, values)) else ()
+
+
+def _noise_share(runs: Mapping[int, Run], reference: Mapping[int, Run], facts: Facts) -> float | None:
+    """The error of a contender's mean gain from the test examples, by the deviation of its gains over the seeds."""
+    pairs = [(runs[seed], reference[seed]) for seed in runs if seed in reference]
+    parts = [[_without_parts(run, facts) for run in pair] for pair in pairs]
+    if len(pairs) < 2 or len({len(values) for pair in parts for values in pair}) != 1:
+        return None
+    own, others = ([run.final(facts.measure) for run in column] for column in zip(*pairs, strict=True))
+    deviation = float(relative_gains(own, others, facts.measure.better).std(ddof=1))
+    error = gain_error([pair[0] for pair in parts], [pair[1] for pair in parts], facts.measure.better)
+    return error / deviation if deviation > 0 and math.isfinite(error) else None
 
 
 def _initial_weights(cells: CellRuns) -> Iterator[Remark]:

@@ -186,18 +186,18 @@ class TrainingLoop:
             "peak_bytes": peak_bytes(self.device),
             "initial": self.initial_checksum,
             "final": checksum(trained),
-            **self._standard_errors(),
+            **self._test_noise(),
         }
 
-    def _standard_errors(self) -> dict[str, dict[str, float]]:
+    def _test_noise(self) -> dict[str, dict[str, list[float]]]:
         """The noise of the test set, if the task knows it. It is no part of the result: it cannot make a run fail."""
-        if self.step < self.config.steps or not hasattr(self.training, "standard_errors"):
+        if self.step < self.config.steps or not hasattr(self.training, "test_without_parts"):
             return {}
         try:
-            errors = self.training.standard_errors()
+            without_parts = self.training.test_without_parts()
         except Exception:  # a task may be unable to evaluate small batches
             return {}
-        return {"standard_errors": errors} if errors else {}
+        return {"test_without_parts": without_parts} if without_parts else {}
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state of the run."""

@@ -31,12 +31,11 @@ from torch.nn.parallel import DistributedDataParallel
 from aimopt.lab.protocol.optimizers import evaluating, load_state, needs_closure
 from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
-from aimopt.lab.stats.example_noise import jackknife_error
 
 Batch = tuple[Tensor, ...]
-ERROR_PARTS = 50  # of the test set, from which its standard errors are computed; they are then known to a tenth
+NOISE_PARTS = 50  # of the test set, from which its noise is computed; it is then known to a tenth
 FEWEST_PARTS = 10
-ERROR_EXAMPLES = 2000  # at most, so that a large test set is not evaluated twice
+NOISE_EXAMPLES = 2000  # at most, so that a large test set is not evaluated twice
 
 
 @dataclass(frozen=True)
@@ -225,19 +224,19 @@ class SupervisedTraining:
         }
 
     @torch.no_grad()
-    def standard_errors(self) -> dict[str, float]:
-        """The standard errors of the test measures: how much they would change with other test examples.
+    def test_without_parts(self) -> dict[str, list[float]]:
+        """Per test measure, its values without each of several parts of the test set: they tell its noise.
 
-        Examples are taken to be independent of each other. Some of them are cut into parts at random. The errors are
-        those of the jackknife over these parts, which works for every measure and summary, scaled to the whole test
-        set. Empty if there are few examples, or several processes.
+        Examples are taken to be independent of each other. Some of them are cut into parts at random, the same parts in
+        every run. The values are spread as if the parts made up the whole test set, so that their jackknife error is
+        that of the whole. Empty if there are few examples, or several processes.
         """
         examples = len(self.splits.test[0])
-        count = min(ERROR_PARTS, examples)
+        count = min(NOISE_PARTS, examples)
         if count < FEWEST_PARTS or self.context.processes > 1:
             return {}
         order = torch.randperm(examples, generator=generator("test examples"))
-        size = min(examples, ERROR_EXAMPLES) // count
+        size = min(examples, NOISE_EXAMPLES) // count
         self.model.eval()
         with evaluating(self.optimizers):
             means = [
@@ -249,10 +248,10 @@ class SupervisedTraining:
             kept = means[:left_out] + means[left_out + 1 :]
             summary = self.task.summary({name: sum(m[name] for m in kept) / len(kept) for name in kept[0]})
             for name, value in summary.items():
-                without_part.setdefault(name, []).append(value)
+                without_part.setdefault(f"test_{name}", []).append(value)
         share = math.sqrt(size * count / examples)
-        errors = {f"test_{name}": share * jackknife_error(values) for name, values in without_part.items()}
-        return {name: error for name, error in errors.items() if math.isfinite(error)}
+        finite = {name: values for name, values in without_part.items() if all(map(math.isfinite, values))}
+        return {name: _shrunk(values, share) for name, values in finite.items()}
 
     def weights(self) -> Mapping[str, Tensor]:
         return self.model.state_dict()
@@ -316,3 +315,9 @@ class SupervisedTraining:
         if isinstance(self.replica, DistributedDataParallel) and not last:
             return self.replica.no_sync()
         return contextlib.nullcontext()
+
+
+def _shrunk(values: Sequence[float], factor: float) -> list[float]:
+    """The values nearer to their mean by this factor, with as many digits as their noise needs."""
+    mean = math.fsum(values) / len(values)
+    return [float(f"{mean + factor * (value - mean):.9g}") for value in values]

@@ -1,16 +1,20 @@
-"""The noise of a test set: how much a result would change with other test examples.
+"""The noise of a test set: how much a difference would change with other test examples.
 
-    jackknife_error([0.31, 0.29, 0.33])       from estimates that leave out one part of the examples each
-    noise_share([0.004, 0.005], [0.013, 0.015])      0.32: standard errors, relative to the deviations of the seeds
+    jackknife_error([0.31, 0.29, 0.33])            from estimates that leave out one part of the examples each
+    gain_error(contender, reference, "lower")      0.0011: the error of a mean gain, from the examples alone
 
 Verdicts are about seeds: all contenders have the same test set, and it is never resampled. If its own noise is not well
-below the spread of the seeds, a verdict says more about these examples than about the task.
+below the spread of the seeds, a verdict says more about these examples than about the task. What counts is the noise of
+a difference: an example that is hard for one network is hard for the other too, and that part cancels.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+
+from aimopt.lab.stats.sequential import relative_gains
+from aimopt.lab.stats.values import Better
 
 ENOUGH_SHARE = 1 / 3  # of the seeds' standard deviation: the noise of the test set should be below it
 
@@ -23,13 +27,11 @@ def jackknife_error(estimates: Sequence[float]) -> float:
     return math.sqrt((len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum()))
 
 
-def noise_share(errors: Iterable[float], deviations: Iterable[float]) -> float | None:
-    """The root mean square of the standard errors of runs, divided by the median standard deviation of the seeds.
+def gain_error(contender: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], better: Better) -> float:
+    """The standard error of the mean relative gain over the seeds that comes from the test examples.
 
-    One error per run, one deviation per contender. None if nothing is known, or if the seeds do not differ.
+    Both have a row per seed, in the same order: the results without each part of the test set, the same parts in every
+    row.
     """
-    known = [error for error in errors if math.isfinite(error)]
-    spreads = [deviation for deviation in deviations if math.isfinite(deviation) and deviation > 0]
-    if not known or not spreads:
-        return None
-    return math.sqrt(sum(error**2 for error in known) / len(known)) / float(np.median(spreads))
+    by_part = zip(np.transpose(contender), np.transpose(reference), strict=True)
+    return jackknife_error([float(relative_gains(own, other, better).mean()) for own, other in by_part])
