@@ -5,11 +5,11 @@ time. Rounded up or down at random, with a probability that grows with nearness,
 
     round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. `draws` counts
-the tensors of a parameter that are rounded. Two of them share a hash of 32 bits: one takes its upper bits, one its lower.
-So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits. Of a
-sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded. State in 8
-bits takes its random bits from here as well (`quantization.py`).
+The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. `draws`
+counts the tensors of a parameter that are rounded. Two of them share a hash of 32 bits: one takes its upper bits, one
+its lower. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
+bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded.
+State in 8 bits takes its random bits from here as well (`quantization.py`).
 """
 
 from collections.abc import Sequence

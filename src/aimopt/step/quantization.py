@@ -6,9 +6,9 @@ is a level, levels near 0 are scale/32 apart, and those far above the scale are 
     exp_avg       int8      sign and 127 levels; the scale is about 1/15 of the block's largest magnitude
     exp_avg_sq    uint8     255 levels; the scale is about 1/250 of it
 
-Reading and writing a code takes a sum, a shift and a difference, and no table. Numbers are rounded up or down at random,
-and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a first moment
-would make a giant step. `benchmarks/int8_codes.py` compares codes.
+Reading and writing a code takes a sum, a shift and a difference, and no table. Numbers are rounded up or down at
+random, and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a first
+moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
 
     working_buffer(state, "exp_avg")            the numbers of a buffer, for the arithmetic of a step
     encode_into(codes, scale, x, random)        store them again

@@ -52,7 +52,8 @@ def _codes_header() -> str:
         "",
         "namespace aimopt {",
         "",
-        "// Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, the bits of a number below those of",
+        "// Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, "
+        "the bits of a number below those of",
         "// its level, the lowest level of a scale, and the bits of the largest number.",
         f"constexpr size_t kCodeBlock = {quantization.BLOCK};",
         f"constexpr uint32_t kMantissa = {quantization.MANTISSA}, kCodeShift = {quantization.SHIFT};",

@@ -159,8 +159,5 @@ def encode(
     base_of_element = tl.reshape(tl.broadcast_to(marked[:, None], [blocks, block]), [blocks * block])
     sums = magnitude.to(tl.float32, bitcast=True) + number_of(base_of_element, shift)
     level = ((sums.to(tl.int32, bitcast=True) + jitter) >> shift) - base_of_element
-    if levels == 255:
-        level = tl.maximum(level, 1)
-    else:
-        level = tl.where(bits < 0, -level, level)
+    level = tl.maximum(level, 1) if levels == 255 else tl.where(bits < 0, -level, level)
     return tl.where(base_of_element == 0, 0, level), scale
