@@ -52,7 +52,6 @@ constexpr CompiledKernel kKernels[] = {{0, nullptr}};
 }
 
 #if AIMOPT_X86
-#undef AIMOPT_LANES
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
