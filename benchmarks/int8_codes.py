@@ -6,7 +6,8 @@ state that are stored in 8 bits after every step, and the step that each copy wo
     linear           127 or 255 equal steps up to the largest value of the block
     square root      v as the square of such a number (only for v)
     float, n bits    floating point with n bits of mantissa below the largest value of the block
-    gradual, n bits  the same, and equal steps below the lowest factor of 2: what aimopt uses, with 5 bits
+    gradual, n bits  the same, and equal steps below the lowest factor of 2
+    offset, n bits   floating point after an offset was added, which is 0: what aimopt uses, with 5 bits
     dynamic          the dynamic tree code of bitsandbytes and torchao (bitsandbytes' table)
 
 The error is the mean of |step − true step| over the mean of |true step|, over all tensors that are large enough for 8
@@ -59,6 +60,13 @@ def gradual(levels: int, mantissa: int) -> Tensor:
     small = torch.arange(levels + 1) * 2.0 ** -(mantissa + 125)  # float32 numbers have this bottom as well
     values = torch.where(bits < 1 << 23, small.double(), bits.view(torch.float32).double() * 2)
     return (values / values[-1]).float()
+
+
+def offset(levels: int, mantissa: int) -> Tensor:
+    """Differences of floating-point numbers to the lowest of them."""
+    bits = ((torch.arange(levels + 1) + (64 << mantissa)) << (23 - mantissa)).int()
+    values = bits.view(torch.float32).double()
+    return ((values - values[0]) / (values[-1] - values[0])).float()
 
 
 def dynamic(signed: bool) -> Tensor | None:
@@ -130,10 +138,12 @@ def candidates() -> list[Candidate]:
         found.append(Candidate(name, floating(127, bits), floating(255, bits)))
     for m, v in ((4, 4), (5, 4), (5, 5), (6, 6)):
         found.append(Candidate(f"m gradual {m} bits, v gradual {v} bits", gradual(127, m), gradual(255, v)))
-    used = gradual(127, 5), gradual(255, 5)
+    for m, v in ((4, 4), (5, 5), (6, 6)):
+        found.append(Candidate(f"m offset {m} bits, v offset {v} bits", offset(127, m), offset(255, v)))
+    used = offset(127, 5), offset(255, 5)
     for block in (64, 256):
-        found.append(Candidate(f"m gradual 5 bits, v gradual 5 bits, blocks of {block}", *used, block))
-    found.append(Candidate("m gradual 5 bits, v gradual 5 bits, nearest", *used, stochastic=False))
+        found.append(Candidate(f"m offset 5 bits, v offset 5 bits, blocks of {block}", *used, block))
+    found.append(Candidate("m offset 5 bits, v offset 5 bits, nearest", *used, stochastic=False))
     signed, unsigned = dynamic(signed=True), dynamic(signed=False)
     if signed is not None and unsigned is not None:
         found.append(Candidate("dynamic", signed, unsigned, 256))
@@ -252,9 +262,9 @@ def gradients(model: nn.Module, loss: Loss, steps: int) -> Iterator[list[Tensor]
         optimizer.step()
 
 
-def measure(model: nn.Module, loss: Loss, steps: int) -> list[Candidate]:
-    """All candidates, with their errors."""
-    found = candidates()
+def measure(model: nn.Module, loss: Loss, steps: int, text: str = "") -> list[Candidate]:
+    """The candidates whose names contain a text, with their errors."""
+    found = [candidate for candidate in candidates() if text in candidate.name]
     true_state: list[tuple[Tensor, Tensor]] = []
     for t, grads in enumerate(gradients(model, loss, steps), start=1):
         if not true_state:
@@ -322,8 +332,10 @@ def measure_packages(model: nn.Module, loss: Loss, steps: int) -> dict[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare 8-bit codes of the state.")
     parser.add_argument("--steps", type=int, default=100)
-    steps = parser.parse_args().steps
-    tables = {name: measure(*make(0), steps) for name, make in (("GPT", gpt), ("ViT", vit))}
+    parser.add_argument("--codes", default="", help="only the codes whose names contain this text")
+    arguments = parser.parse_args()
+    steps = arguments.steps
+    tables = {name: measure(*make(0), steps, arguments.codes) for name, make in (("GPT", gpt), ("ViT", vit))}
     print("mean error of the step, and its largest element over the largest true one\n")
     print(f"{'code':<48}" + "".join(f"{name:>18}" for name in tables))
     for row in zip(*tables.values(), strict=True):

@@ -6,11 +6,14 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from aimopt.kernels.cpu.compiled import INCLUDED
 
 setuptools = pytest.importorskip("setuptools")
 ROOT = Path(__file__).parent.parent
@@ -68,6 +71,11 @@ def build_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def relative_links(text: str) -> list[str]:
     return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"https?:|#", target)]
+
+
+def test_the_package_has_all_that_a_kernel_includes_which_is_compiled_later() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert sorted(settings["package-data"]["aimopt.kernels.cpu"]) == sorted(INCLUDED)
 
 
 def test_no_link_of_the_index_page_is_relative(build_arguments: dict[str, Any]) -> None:

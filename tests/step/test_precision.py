@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import aimopt
-from aimopt.step.precision import round_stochastically
+from aimopt.step.precision import random_in_blocks, round_stochastically
 from optimizer_driver import (
     ALL,
     EXCEPT_MATRICES,
@@ -65,6 +65,31 @@ def test_random_bits_differ_between_steps_parameters_and_buffers() -> None:
         assert not any(torch.equal(first, other) for other in draws[i + 1 :])
     again = round_stochastically(x, torch.bfloat16, torch.tensor(1.0), 0, 0)
     assert torch.equal(draws[0], again)
+
+
+def test_random_bits_of_blocks_are_even_and_independent_between_elements_and_draws() -> None:
+    """Over blocks and steps, for all pairs of places in a block: no correlation above six standard deviations."""
+    positions, draws = torch.arange(64 * 128), []
+    for draw in (0, 1):
+        steps = [random_in_blocks(18, 128, positions, t, 3, draw).view(64, 128) for t in range(1, 101)]
+        draws.append((torch.cat(steps).double() + 0.5) / 2**18 - 0.5)
+    both = torch.cat(draws, 1) * 12**0.5
+    count = both.shape[0]
+    correlation = both.T @ both / count
+    assert (both.mean(0).abs() < 6 / count**0.5).all()
+    assert ((correlation - torch.eye(256)).abs() < 6 / count**0.5).all()
+    assert (both[64:] * both[:-64]).mean().abs() < 6 / both.numel() ** 0.5
+
+
+@pytest.mark.parametrize("path", [{"fused": True}, {"foreach": False}], ids=str)
+def test_a_nan_with_any_bits_stays_a_nan(path: dict[str, Any]) -> None:
+    p = torch.zeros(40, requires_grad=True)
+    p.grad = torch.full((40,), -1, dtype=torch.int32).view(torch.float32)
+    p.grad[::2] = torch.full((20,), 0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+    optimizer = aimopt.RADAR([p], state_dtype="bfloat16", **path)
+    optimizer.step()
+    assert optimizer.state[p]["exp_avg"].isnan().all()
+    assert optimizer.state[p]["exp_avg_sq"].isnan().all()
 
 
 @half

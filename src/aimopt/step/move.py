@@ -20,8 +20,8 @@ from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
 from aimopt.step.owners import OnOwners
-from aimopt.step.precision import draws, random_16_bits, round_stochastically
-from aimopt.step.quantization import CODE_OF_DTYPE, encode_into, scale_name, working_buffer
+from aimopt.step.precision import draws, random_in_blocks, round_stochastically
+from aimopt.step.quantization import BLOCK, CODE_OF_DTYPE, SHIFT, encode_into, scale_name, working_buffer
 from aimopt.step.shards import Origin, Place, any_distributed, local_part, place_of
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
@@ -160,7 +160,8 @@ class Bucket(NamedTuple):
             target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw, origin) if stochastic else x)
         elif target.dtype in CODE_OF_DTYPE:
             assert scale is not None
-            random = random_16_bits(torch.arange(x.numel(), device=x.device), t, self.ranks[i], draw)
+            positions = torch.arange(x.numel(), device=x.device)
+            random = random_in_blocks(SHIFT, BLOCK, positions, t, self.ranks[i], draw)
             encode_into(target, scale, x, random if stochastic else None)
 
     def _origin(self, i: int, target: Tensor) -> Origin | None:

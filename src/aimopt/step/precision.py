@@ -5,11 +5,11 @@ time. Rounded up or down at random, with a probability that grows with nearness,
 
     round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. A hash has
-32 bits, and a draw takes 16: `draws` counts the tensors of a parameter that are rounded, and two of them share a hash.
-So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same bits. Of a
-sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded. State in 8
-bits takes its random bits from here as well (`quantization.py`).
+The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. `draws`
+counts the tensors of a parameter that are rounded. Two of them share a hash of 32 bits: one takes its upper bits, one
+its lower. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
+bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded.
+State in 8 bits takes its random bits from here as well (`quantization.py`).
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,27 @@ def round_stochastically(
 
 def random_16_bits(positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
     """Random numbers of 16 bits for the elements of a parameter at these positions."""
+    return _part_of_hash(_scramble((positions & _UNSIGNED) ^ _key(t, rank, draw)), 16, draw)
+
+
+def random_in_blocks(bits: int, block: int, positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
+    """Random numbers for elements in 8 bits: a line with random coefficients per block, at the hash of the place in it.
+
+    That is less arithmetic, and independent for any two elements (Dietzfelbinger's multiply-shift hashing).
+    """
+    summand = _scramble((positions // block & _UNSIGNED) ^ _key(t, rank, draw))
+    line = (_scramble(positions % block) * (_scramble(summand) | 1) + summand) & _UNSIGNED
+    return _part_of_hash(line ^ (line >> 16), bits, draw)
+
+
+def _key(t: Any, rank: int, draw: int) -> Any:
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
-    key = _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-    hashed = _scramble((positions & _UNSIGNED) ^ key)
-    return (hashed & 0xFFFF if draw % 2 else hashed >> 16).to(torch.int32)
+    return _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
+
+
+def _part_of_hash(hashed: Tensor, bits: int, draw: int) -> Tensor:
+    """The upper or the lower bits: two draws share a hash."""
+    return (hashed & ((1 << bits) - 1) if draw % 2 else hashed >> (32 - bits)).to(torch.int32)
 
 
 def draws(sizes: Sequence[int]) -> dict[int, int]:

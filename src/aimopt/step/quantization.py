@@ -1,20 +1,21 @@
 """8-bit state: one byte per element, and one scale per block of 128 elements.
 
-A code counts levels, downwards from the block's scale. Levels are floating-point numbers with 5 bits of mantissa, and
-the lowest 32 are equal steps to 0:
+A code is the upper bits of a sum: the bits of |x| + scale, down to 5 bits of mantissa, minus those of the scale. So 0
+is a level, levels near 0 are scale/32 apart, and those far above the scale are floating-point numbers with 5 bits:
 
-    exp_avg       int8      sign and 127 levels: 32 per factor of 2 down to 1/8 of the scale, then 32 equal steps
-    exp_avg_sq    uint8     255 levels: 32 per factor of 2 down to 1/128 of the scale, then 32 equal steps
+    exp_avg       int8      sign and 127 levels; the scale is about 1/15 of the block's largest magnitude
+    exp_avg_sq    uint8     255 levels; the scale is about 1/250 of it
 
-So reading and writing a code takes a few shifts and sums of a number's bits, and no table. Numbers are rounded up or
-down at random, and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a
-first moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
+Reading and writing a code takes a sum, a shift and a difference, and no table. Numbers are rounded up or down at
+random, and are preserved on average. Only a second moment below the lowest level becomes that level: 0 beside a first
+moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
 
     working_buffer(state, "exp_avg")            the numbers of a buffer, for the arithmetic of a step
     encode_into(codes, scale, x, random)        store them again
     stored_buffer(x, p, initial, group)         a new buffer and its scale, in the group's state dtype
 
-A block is 128 elements that are neighbours in memory. A block with an infinite or NaN element is NaN.
+A block is 128 elements that are neighbours in memory. One that is all 0 stays so. One with an element that is NaN or
+above 2¹²⁷ is NaN.
 """
 
 import math
@@ -30,9 +31,8 @@ BLOCK = 128  # elements
 SMALLEST = 4096  # elements; the buffers of smaller parameters stay in float32
 MANTISSA = 5  # bits
 SHIFT = 23 - MANTISSA  # from the bits of a float32 number to its level
-EQUAL = 1 << MANTISSA  # levels at the bottom that are equal steps
-LOWEST_BASE = 5 << MANTISSA  # levels below a block's; no scale is so small that a step would not be a normal number
-INFINITY = 0x7F800000  # the bits of infinity; those of NaN are larger
+LOWEST_BASE = 6 << MANTISSA  # the lowest level of a scale: differences between levels are normal numbers
+LARGEST = 0x7F000000  # the bits of 2¹²⁷, above which a block is NaN
 INT8 = "int8"  # the state dtype
 
 
@@ -95,40 +95,41 @@ def stored_buffer(x: Tensor, p: Tensor, initial: Initial, group: dict[str, Any])
 
 
 def encode_into(codes: Tensor, scale: Tensor, x: Tensor, random: Tensor | None = None) -> None:
-    """Store x. `random` has 16 random bits per element, in the order of memory; None rounds to the nearest level."""
+    """Store x. `random` has SHIFT random bits per element, in the order of memory; None rounds to the nearest level."""
     code, order = CODE_OF_DTYPE[codes.dtype], _memory_order(codes)
     flat = x.detach().float().permute(order).reshape(-1)
-    bits, noise = _blocks(flat).view(torch.int32), None if random is None else _blocks(random)
+    bits = _blocks(flat).view(torch.int32)
     magnitude = bits & 0x7FFFFFFF
-    largest = magnitude.amax(1, keepdim=True).clamp(max=INFINITY)
-    top = ((largest + ((1 << SHIFT) - 1)) >> SHIFT).clamp(max=(INFINITY >> SHIFT) - 1)
-    base = (top - code.levels).clamp(min=LOWEST_BASE)
-    bottom = (base + EQUAL) << SHIFT  # below this number, levels are equal steps
-    jitter = 1 << (SHIFT - 1) if noise is None else noise << (SHIFT - 16)
-    level = (((magnitude + jitter) >> SHIFT) - base).clamp(max=code.levels)
-    steps = magnitude.view(torch.float32) * (EQUAL / bottom.view(torch.float32))
-    small = (steps + (0.5 if noise is None else (noise.float() + 0.5) * 2.0**-16)).to(torch.int32)
-    if code.dtype == torch.uint8:
-        small = torch.where(magnitude > 0, small.clamp(min=1), 0)
-    level = torch.where(magnitude < bottom, small, level)
-    if code.dtype == torch.int8:
-        level = torch.where(bits < 0, -level, level)
-    level = torch.where(largest < INFINITY, level, 0)
+    largest = magnitude.amax(1, keepdim=True)
+    base = _base(torch.where(largest <= LARGEST, largest, 0).view(torch.float32), code.levels)
+    jitter = 1 << (SHIFT - 1) if random is None else _blocks(random)
+    level = (((magnitude.view(torch.float32) + _number(base)).view(torch.int32) + jitter) >> SHIFT) - base
+    level = level.clamp(min=1) if code.dtype == torch.uint8 else torch.where(bits < 0, -level, level)
+    level = torch.where((largest > 0) & (largest <= LARGEST), level, 0)
     stored = level.to(code.dtype).view(-1)[: flat.numel()]
     codes.permute(order).copy_(stored.view([codes.shape[d] for d in order]))
-    scale.copy_(torch.where(largest < INFINITY, (top << SHIFT).view(torch.float32), math.nan).view(-1))
+    scale.copy_(torch.where(largest <= LARGEST, _number(base), math.nan).view(-1))
+
+
+def _base(largest: Tensor, levels: int) -> Tensor:
+    """The level of the smallest scale with which the block's largest magnitude is not above the highest level."""
+    grown = largest * (1 + 2.0 ** -((levels + 1) >> MANTISSA))  # one level too few at most
+    top = ((grown.view(torch.int32) + ((1 << SHIFT) - 1)) >> SHIFT).clamp(min=levels + LOWEST_BASE)
+    base = top - levels
+    return base + (_number(top) - _number(base) < largest).int()
+
+
+def _number(level: Tensor) -> Tensor:
+    return (level << SHIFT).view(torch.float32)
 
 
 def decode(codes: Tensor, scale: Tensor) -> Tensor:
     """The numbers that were stored, in float32 and with the strides of the codes, if those have no gaps."""
-    code, order = CODE_OF_DTYPE[codes.dtype], _memory_order(codes)
+    order = _memory_order(codes)
     signed = _blocks(codes.permute(order).reshape(-1)).to(torch.int32)
-    base = ((scale.view(torch.int32).view(-1, 1) >> SHIFT) - code.levels).clamp(min=LOWEST_BASE)
-    step = ((base + EQUAL) << SHIFT).view(torch.float32) * (1 / EQUAL)
-    magnitude = ((signed.abs() + base) << SHIFT).view(torch.float32)
-    large = torch.where(signed < 0, -magnitude, magnitude)
-    numbers = torch.where(signed.abs() > EQUAL, large, signed.float() * step)
-    numbers = torch.where(scale.isfinite().view(-1, 1), numbers, math.nan)
+    scale = scale.view(-1, 1)
+    magnitude = _number(signed.abs() + (scale.view(torch.int32) >> SHIFT)) - scale
+    numbers = torch.where(signed < 0, -magnitude, magnitude)
     shaped = numbers.view(-1)[: codes.numel()].view([codes.shape[d] for d in order])
     return shaped.permute([order.index(d) for d in range(len(order))])
 

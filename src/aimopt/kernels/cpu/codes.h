@@ -6,10 +6,10 @@
 
 namespace aimopt {
 
-// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, how many levels are
-// equal steps, and a lower bound of the levels below a block's.
+// Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, the bits of a number below those of
+// its level, the lowest level of a scale, and the bits of the largest number.
 constexpr size_t kCodeBlock = 128;
-constexpr uint32_t kCodeShift = 18, kEqual = 32;
-constexpr uint32_t kLowestBase = 160;
+constexpr uint32_t kMantissa = 5, kCodeShift = 18;
+constexpr uint32_t kLowestBase = 192, kLargestCoded = 0x7f000000U;
 
 }  // namespace aimopt

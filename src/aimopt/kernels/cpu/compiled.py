@@ -30,7 +30,7 @@ from aimopt.kernels.cpu.trust import why_untrusted
 from aimopt.kernels.layout import KERNEL_ARGUMENTS
 from aimopt.messages.reason import Reason
 
-INCLUDED = ("codes.h", "elements.h", "elements.inc")  # what the source of a kernel includes
+INCLUDED = ("codes.h", "elements.h", "elements.inc", "codes.inc")  # what the source of a kernel includes
 SECONDS = 120  # a compiler that takes longer is stopped
 SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were compiled earlier
 
@@ -130,6 +130,7 @@ def source(structure: Structure) -> str:
         '#include "elements.h"',
         "namespace aimopt {",
         '#include "elements.inc"',
+        '#include "codes.inc"',
         function(structure),
         f'extern "C" __attribute__((visibility("default"))) void aimopt_kernel({KERNEL_ARGUMENTS}) {{',
         f"    {instance(structure)}(streams, numbers, key, begin, end);",

@@ -1,4 +1,4 @@
-// What kernels of all instruction sets share: the size of a block, and random numbers.
+// What kernels of all instruction sets share: sizes, and the elements of streams.
 
 #pragma once
 
@@ -7,10 +7,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "codes.h"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of this header: it leaves vectors undefined on purpose
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AIMOPT_INLINE inline __attribute__((always_inline))
@@ -24,23 +37,6 @@ namespace aimopt {
 // best, or as good as none, where it helps little because the processor prefetches well itself.
 constexpr int kChunk = 32;
 constexpr size_t kAhead = 192;
-
-// A 32-bit hash (Wellons' lowbias32). Random bits depend only on the step, the tensor, the stream and the element.
-inline uint32_t scramble(uint32_t x) {
-    x ^= x >> 16;
-    x *= 0x7feb352dU;
-    x ^= x >> 15;
-    x *= 0x846ca68bU;
-    return x ^ (x >> 16);
-}
-
-template <class To, class From>
-inline To bits_of(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
-    To to;
-    std::memcpy(&to, &from, sizeof to);
-    return to;
-}
 
 // Elements of 16-bit streams.
 struct BFloat16 {

@@ -22,7 +22,7 @@ FLAGS = (
 )
 # The flags with which one kernel is compiled as the library's are by its pragmas, by instruction set.
 ISA_FLAGS = {
-    "avx2": ("-mavx2", "-mfma", "-DAIMOPT_FMA=1"),
+    "avx2": ("-mavx2", "-mfma", "-DAIMOPT_FMA=1", "-DAIMOPT_LANES=8"),
     "avx512": (
         "-mavx512f",
         "-mavx512bw",
@@ -31,6 +31,7 @@ ISA_FLAGS = {
         "-mfma",
         "-mprefer-vector-width=512",
         "-DAIMOPT_FMA=1",
+        "-DAIMOPT_LANES=16",
     ),
     "neon": (),
 }

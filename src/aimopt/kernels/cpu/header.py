@@ -52,12 +52,12 @@ def _codes_header() -> str:
         "",
         "namespace aimopt {",
         "",
-        "// Numbers in 8 bits: the elements per scale, the bits of a number below those of its level, "
-        "how many levels are",
-        "// equal steps, and a lower bound of the levels below a block's.",
+        "// Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, "
+        "the bits of a number below those of",
+        "// its level, the lowest level of a scale, and the bits of the largest number.",
         f"constexpr size_t kCodeBlock = {quantization.BLOCK};",
-        f"constexpr uint32_t kCodeShift = {quantization.SHIFT}, kEqual = {quantization.EQUAL};",
-        f"constexpr uint32_t kLowestBase = {quantization.LOWEST_BASE};",
+        f"constexpr uint32_t kMantissa = {quantization.MANTISSA}, kCodeShift = {quantization.SHIFT};",
+        f"constexpr uint32_t kLowestBase = {quantization.LOWEST_BASE}, kLargestCoded = 0x{quantization.LARGEST:x}U;",
         "",
         "}  // namespace aimopt",
     ]

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "17a9f596f9f3d628"
+#define AIMOPT_LAYOUT "727ac122272d5fe7"
 
 namespace aimopt {
 

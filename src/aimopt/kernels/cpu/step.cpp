@@ -42,6 +42,7 @@ struct CompiledKernel {
 // The interpreter and the kernels, compiled once per instruction set. Old processors get the interpreter alone.
 namespace baseline {
 #include "elements.inc"
+#include "codes.inc"
 #include "interpreter.inc"
 #if !AIMOPT_X86 && (defined(__GNUC__) || defined(__clang__))
 #include "kernels.inc"
@@ -58,8 +59,10 @@ constexpr CompiledKernel kKernels[] = {{0, nullptr}};
 #pragma GCC target("avx2,fma")
 #endif
 #define AIMOPT_FMA 1
+#define AIMOPT_LANES 8
 namespace avx2 {
 #include "elements.inc"
+#include "codes.inc"
 #include "interpreter.inc"
 #include "kernels.inc"
 }
@@ -71,8 +74,11 @@ namespace avx2 {
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
 #endif
+#undef AIMOPT_LANES
+#define AIMOPT_LANES 16
 namespace avx512 {
 #include "elements.inc"
+#include "codes.inc"
 #include "interpreter.inc"
 #include "kernels.inc"
 }
@@ -242,7 +248,7 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
         }
         numbers_of[i] = numbers.size() - program.numbers;
         const uint32_t count = static_cast<uint32_t>(static_cast<int64_t>(inputs[0]));
-        keys[i] = scramble(scramble(count) ^ static_cast<uint32_t>(row[kRowRank]));
+        keys[i] = baseline::scramble(baseline::scramble(count) ^ static_cast<uint32_t>(row[kRowRank]));
         write_scalar(scalar[0], Type(scalar_types[0]), inputs[0]);
         for (int32_t k = 0; k < program.results; k++) {
             const int32_t input = program.result[2 * k];

@@ -107,22 +107,26 @@ def round_stochastically(x, dtype: tl.constexpr, key, low_half: tl.constexpr, el
 
 
 @triton.jit
-def decode(codes, scale, levels: tl.constexpr, shift: tl.constexpr, equal: tl.constexpr, lowest_base: tl.constexpr):
-    """The numbers of 8-bit codes, each with the scale of its block, as in `step/quantization.py`."""
-    code, bits = codes.to(tl.int32), scale.to(tl.int32, bitcast=True)
-    base = tl.maximum((bits >> shift) - levels, lowest_base)
-    step = ((base + equal) << shift).to(tl.float32, bitcast=True) * (1 / equal)
-    magnitude = ((tl.abs(code) + base) << shift).to(tl.float32, bitcast=True)
-    large = tl.where(code < 0, -magnitude, magnitude)
-    number = tl.where(tl.abs(code) > equal, large, code.to(tl.float32) * step)
-    return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, number, float("nan"))
+def number_of(level, shift: tl.constexpr):
+    """The number whose upper bits are this level."""
+    return (level << shift).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def hashed_bits(key, low_half: tl.constexpr, element):
-    """A random number of 16 bits per element."""
-    hashed = scramble(element.to(tl.uint32) ^ key)
-    return (hashed & 0xFFFF if low_half else hashed >> 16).to(tl.int32)
+def decode(codes, scale, shift: tl.constexpr):
+    """The numbers of 8-bit codes, each with the scale of its block, as in `step/quantization.py`."""
+    code = codes.to(tl.int32)
+    magnitude = number_of(tl.abs(code) + (scale.to(tl.int32, bitcast=True) >> shift), shift) - scale
+    return tl.where(code < 0, -magnitude, magnitude)
+
+
+@triton.jit
+def random_in_blocks(key, low_bits: tl.constexpr, bits: tl.constexpr, block: tl.constexpr, element):
+    """The function of this name in `step/precision.py`, to the same bits."""
+    summand = scramble((element // block).to(tl.uint32) ^ key)
+    line = scramble((element % block).to(tl.uint32)) * (scramble(summand) | 1) + summand
+    hashed = line ^ (line >> 16)
+    return (hashed & ((1 << bits) - 1) if low_bits else hashed >> (32 - bits)).to(tl.int32)
 
 
 @triton.jit
@@ -133,35 +137,27 @@ def larger_integer(a, b):
 
 @triton.jit
 def encode(
-    x, inside, random,
-    stochastic: tl.constexpr, levels: tl.constexpr, shift: tl.constexpr, equal: tl.constexpr, lowest_base: tl.constexpr,
+    x, inside, jitter,
+    levels: tl.constexpr, mantissa: tl.constexpr, lowest_base: tl.constexpr, largest_coded: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
     """The codes of numbers, and the scale of each block of them, as in `step/quantization.py`."""
+    shift: tl.constexpr = 23 - mantissa
+    growth: tl.constexpr = 1 + 1 / (1 << ((levels + 1) >> mantissa))
     bits = x.to(tl.int32, bitcast=True)
     magnitude = tl.where(inside, bits & 0x7FFFFFFF, 0)
     blocks: tl.constexpr = x.shape[0] // block
-    largest = tl.minimum(tl.reduce(tl.reshape(magnitude, [blocks, block]), 1, larger_integer), 0x7F800000)
-    top = tl.minimum((largest + ((1 << shift) - 1)) >> shift, (0x7F800000 >> shift) - 1)
-    scale = tl.where(largest < 0x7F800000, (top << shift).to(tl.float32, bitcast=True), float("nan"))
-    # −1 marks a block that is not finite.
-    marked = tl.where(largest < 0x7F800000, top, -1)
-    top_of_element = tl.reshape(tl.broadcast_to(marked[:, None], [blocks, block]), [blocks * block])
-    base = tl.maximum(top_of_element - levels, lowest_base)
-    bottom = (base + equal) << shift
-    steps_per_unit = divide(tl.full([blocks * block], equal, tl.float32), bottom.to(tl.float32, bitcast=True))
-    if stochastic:
-        jitter = random << (shift - 16)
-        addend = (random.to(tl.float32) + 0.5) * 2.0**-16
-    else:
-        jitter = 1 << (shift - 1)
-        addend = 0.5
-    small_size = tl.minimum(magnitude, bottom).to(tl.float32, bitcast=True)
-    small = (small_size * steps_per_unit + addend).to(tl.int32)
-    if levels == 255:
-        small = tl.where(magnitude > 0, tl.maximum(small, 1), 0)
-    large = tl.minimum(((magnitude + jitter) >> shift) - base, levels)
-    level = tl.where(magnitude < bottom, small, large)
-    if levels == 127:
-        level = tl.where(bits < 0, -level, level)
-    return tl.where(top_of_element < 0, 0, level), scale
+    largest = tl.reduce(tl.reshape(magnitude, [blocks, block]), 1, larger_integer)
+    number = tl.where(largest <= largest_coded, largest, 0).to(tl.float32, bitcast=True)
+    grown = ((number * growth).to(tl.int32, bitcast=True) + ((1 << shift) - 1)) >> shift
+    top = tl.maximum(grown, levels + lowest_base)
+    base = top - levels
+    base += (number_of(top, shift) - number_of(base, shift) < number).to(tl.int32)
+    scale = tl.where(largest <= largest_coded, number_of(base, shift), float("nan"))
+    # 0 marks a block whose codes are 0.
+    marked = tl.where((largest > 0) & (largest <= largest_coded), base, 0)
+    base_of_element = tl.reshape(tl.broadcast_to(marked[:, None], [blocks, block]), [blocks * block])
+    sums = magnitude.to(tl.float32, bitcast=True) + number_of(base_of_element, shift)
+    level = ((sums.to(tl.int32, bitcast=True) + jitter) >> shift) - base_of_element
+    level = tl.maximum(level, 1) if levels == 255 else tl.where(bits < 0, -level, level)
+    return tl.where(base_of_element == 0, 0, level), scale

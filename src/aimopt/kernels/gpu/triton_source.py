@@ -25,9 +25,9 @@ from aimopt.kernels.layout import (
 )
 from aimopt.kernels.program import LR, SCALE, STEP, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
-from aimopt.step.quantization import BLOCK, CODES, EQUAL, LOWEST_BASE, SHIFT
+from aimopt.step.quantization import BLOCK, CODES, LARGEST, LOWEST_BASE, MANTISSA, SHIFT
 
-_CODE = f"{SHIFT}, {EQUAL}, {LOWEST_BASE}"  # of numbers in 8 bits
+_CODE = f"{MANTISSA}, {LOWEST_BASE}, {LARGEST}, {BLOCK}"  # of numbers in 8 bits
 ALIGNMENT = 16  # bytes per load of a thread: in a WHOLE chunk all addresses are multiples of it
 
 
@@ -155,7 +155,7 @@ class _Printer:
             loaded = f"tl.load({name}_pointer + element, inside, 0)"
             if k in self.scales:
                 scale = f"tl.load({name}_scales + element // {BLOCK}, inside, 0.0)"
-                loaded = f"decode({loaded}, {scale}, {self._levels(k)}, {_CODE})"
+                loaded = f"decode({loaded}, {scale}, {SHIFT})"
             elif kind != self.arithmetic:
                 loaded = f"widen({loaded}, {self.arithmetic})"
             yield f"{name} = {loaded}"
@@ -181,12 +181,11 @@ class _Printer:
 
     def _encode(self, k: int) -> Iterator[str]:
         """Compute the codes of a stream, and store the scales of their blocks."""
-        name, random, draw = self.streams[k], "0", self.draws.get(k)
+        name, draw = self.streams[k], self.draws.get(k)
+        jitter = f"{1 << (SHIFT - 1)}"  # to the nearest level
         if draw is not None:
-            random = f"hashed_bits(key_{draw // 2}, {draw % 2 == 1}, element)"
-        yield f"{name}_random = {random}"
-        options = f"{draw is not None}, {self._levels(k)}, {_CODE}, {BLOCK}"
-        yield f"{name}_code, {name}_scale = encode({name}, inside, {name}_random, {options})"
+            jitter = f"random_in_blocks(key_{draw // 2}, {draw % 2 == 1}, {SHIFT}, {BLOCK}, position)"
+        yield f"{name}_code, {name}_scale = encode({name}, inside, {jitter}, {self._levels(k)}, {_CODE})"
         yield f"block = start // {BLOCK} + tl.arange(0, BLOCK // {BLOCK})"
         yield f"tl.store({name}_scales + block, {name}_scale, block * {BLOCK} < numel)"
 
