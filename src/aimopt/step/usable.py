@@ -45,7 +45,7 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
         ordinary = _are_ordinary(p, grad, tensors.values()) and all(map(_is_ordinary_scalar, scalars.values()))
         reason = None
         if not ordinary:
-            shapes = {name: initial.shape_for(p) for name, initial in shaped.items()}
+            shapes = {name: _expected_shape(gathered, i, name, initial) for name, initial in shaped.items()}
             reason = (
                 why_not_stored_in_8_bits(p, buffers, gathered.group)
                 or _why_codes_unusable(state, codes)
@@ -59,6 +59,16 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
             reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices{flattened}")
         if reason is not None:
             raise refusal(gathered, i, optimizer, reason)
+
+
+def _expected_shape(gathered: Gathered, i: int, name: str, initial: Initial) -> torch.Size:
+    """The shape of a buffer that has its own; of its local part, if that is what was gathered."""
+    place = gathered.places[i] if gathered.places else None
+    shape = initial.shape_for(gathered.params[i], place.shape if place else None)
+    own = gathered.buffer_places[i].get(name) if gathered.buffer_places else None
+    if own is None or own.block is None or own.shape != shape:
+        return shape
+    return torch.Size(size for _, size in own.block)
 
 
 def _are_ordinary(p: Tensor, grad: Tensor, buffers: Iterable[Any]) -> bool:
