@@ -164,6 +164,29 @@ def check_rounding() -> None:
         assert different <= 3, (name, different)  # an arithmetic difference of 1e-7 rarely rounds otherwise
 
 
+def check_state_in_8_bits() -> None:
+    """As in one process, to the bit, on any path, if no shard cuts a block; otherwise it is refused."""
+    shapes = ((128, 64), (64, 80, 2), (7,))  # the last one is too small for 8 bits
+    for name, layout in layouts().items():
+        if any(getattr(placement, "dim", 0) == 1 for placement in layout[1]):
+            with pytest.raises(RuntimeError, match=r"parameter 0 of group 0 .* 128 elements .* would span two shards"):
+                run_pair(aimopt.RADAR, layout, shapes, torch.float32, state_dtype="int8")
+            continue
+        for options in ({}, {"foreach": True}):
+            whole, shards, reference, optimizer, paths = run_pair(
+                aimopt.RADAR, layout, shapes, torch.float32, steps=3, state_dtype="int8", **options
+            )
+            assert paths == {"foreach" if options else "fused": 3}, (name, paths)
+            assert_equal(whole, shards)
+            for p, shard in zip(whole, shards, strict=True):
+                for key, value in reference.state[p].items():
+                    ours = optimizer.state[shard][key]
+                    assert torch.equal(ours.full_tensor() if hasattr(ours, "full_tensor") else ours, value), (name, key)
+    line = layouts()["Shard(0)"]
+    with pytest.raises(RuntimeError, match="would span two shards"):
+        run_pair(aimopt.RADAR, line, ((129, 33),), torch.float32, state_dtype="int8")
+
+
 def check_few_collectives_and_shared_work() -> None:
     """Per step of Muon: one agreement, one gather, one scatter; and each matrix is orthogonalized by one rank."""
     world, mesh = dist.get_world_size(), init_device_mesh("cpu", (dist.get_world_size(),))

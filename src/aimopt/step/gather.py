@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import State, StepCount, scalar_dtype
+from aimopt.parts.component import Initial, State, StepCount, scalar_dtype
 from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
@@ -85,7 +85,7 @@ class Gathered(NamedTuple):
         if not any_distributed(self.params):
             return self
         buffers = self.parts.buffers()
-        shaped = {2 + k: key for k, key in enumerate(self.keys) if key in buffers and buffers[key].shaped}
+        shaped = {2 + k: key for k, key in enumerate(self.keys) if key != "step" and _has_own_shape(buffers.get(key))}
         rows = self.rows()
         local, places = zip(*(local_row(row, shaped) for row in rows), strict=True)
         return self._replace(
@@ -108,6 +108,11 @@ class Gathered(NamedTuple):
         keys = self.keys
         rows = zip(*(self.state[k :: len(keys)] for k in range(len(keys))), strict=True)
         return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def _has_own_shape(initial: Initial | None) -> bool:
+    """Whether a buffer does not have the shape of its parameter; scales, which have no `Initial`, do not."""
+    return initial is None or initial.shaped
 
 
 def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group") -> str:

@@ -173,7 +173,11 @@ class Bucket(NamedTuple):
             target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw, origin) if stochastic else x)
         elif target.dtype in CODE_OF_DTYPE:
             assert scale is not None
-            random = random_16_bits(torch.arange(x.numel(), device=x.device), t, self.ranks[i], draw)
+            origin = self._origin(i, target)
+            target, scale, x = local_part(target), local_part(scale), local_part(x)
+            first = 0 if origin is None else origin[0]  # no shard of a parameter with 8-bit state has gaps
+            positions = torch.arange(first, first + x.numel(), device=x.device)
+            random = random_16_bits(positions, t, self.ranks[i], draw)
             encode_into(target, scale, x, random if stochastic else None)
 
     def _origin(self, i: int, target: Tensor) -> Origin | None:

@@ -56,6 +56,11 @@ class Place:
         return _block(self.shape, tuple(self.mesh.shape), self.placements, coordinate)
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether the whole has neither gaps nor another order of dimensions in memory."""
+        return _is_contiguous(self.shape, self.strides)
+
+    @property
     def replicas(self) -> int:
         """How many ranks hold each element."""
         pairs = zip(self.placements, self.mesh.shape, strict=True)
@@ -72,7 +77,7 @@ class Place:
         """The positions of the local elements, in their order in memory; None if a `Span` cannot say it."""
         if self.block is None or self.origin is None:
             return None
-        if not local.is_contiguous() or not _is_contiguous(self.shape, self.strides):
+        if not local.is_contiguous() or not self.is_contiguous:
             return None
         if local.numel() == 0:
             return Span(0, 1, 0)
@@ -168,10 +173,11 @@ def distributed_like(x: Any, local: Tensor) -> Tensor:
         return local
     place = place_of(x)
     assert place is not None
-    return _from_local(type(x), local, place)
+    return from_local(type(x), local, place)
 
 
-def _from_local(kind: Any, local: Tensor, place: Place) -> Tensor:
+def from_local(kind: Any, local: Tensor, place: Place) -> Tensor:
+    """A local part as a distributed tensor of this kind."""
     shape = torch.Size(place.shape)
     whole: Tensor = kind.from_local(
         local, place.mesh, place.placements, run_check=False, shape=shape, stride=place.strides
@@ -202,7 +208,7 @@ def distributed_buffer(x: Tensor, p: Any) -> Tensor:
     local = (
         x.new_empty(0) if place.block is None else x[tuple(slice(first, first + size) for first, size in place.block)]
     )
-    return _from_local(type(p), local.contiguous(), place)
+    return from_local(type(p), local.contiguous(), place)
 
 
 def replicated(mesh: Any, x: Tensor) -> Place:

@@ -183,7 +183,7 @@ class _Printer:
         """Compute the codes of a stream, and store the scales of their blocks."""
         name, random, draw = self.streams[k], "0", self.draws.get(k)
         if draw is not None:
-            random = f"hashed_bits(key_{draw // 2}, {draw % 2 == 1}, element)"
+            random = f"hashed_bits(key_{draw // 2}, {draw % 2 == 1}, position)"
         yield f"{name}_random = {random}"
         options = f"{draw is not None}, {self._levels(k)}, {_CODE}, {BLOCK}"
         yield f"{name}_code, {name}_scale = encode({name}, inside, {name}_random, {options})"
