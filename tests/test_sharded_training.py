@@ -44,12 +44,18 @@ def radar_in_bfloat16(model: torch.nn.Module) -> Any:
     return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="bfloat16")
 
 
-@pytest.mark.parametrize("build", [three_matrix_geometries, radar_in_bfloat16])
-def test_a_run_is_continued_on_another_number_of_ranks(build: Any, tmp_path: Path) -> None:
+def radar_in_8_bits(model: torch.nn.Module) -> Any:
+    return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("build", "width"), [(three_matrix_geometries, 8), (radar_in_bfloat16, 8), (radar_in_8_bits, 128)]
+)
+def test_a_run_is_continued_on_another_number_of_ranks(build: Any, width: int, tmp_path: Path) -> None:
     for i, ranks in enumerate((4, 2, 1, 2, 4)):
         folder = str(tmp_path / "checkpoint")
-        ends = run_world(ranks, continue_from_checkpoint, folder, build, 2, 2 * i, i == 0)
-    model = tiny_model()
+        ends = run_world(ranks, continue_from_checkpoint, folder, build, width, 2, 2 * i, i == 0)
+    model = tiny_model(width)
     step_with_given_gradients(model, build(model), range(2 * 5))
     for end in ends:
         for p, q in zip(end, whole_parameters(model), strict=True):

@@ -28,9 +28,10 @@ from optimizer_driver import FUSED, NEEDS_MATRICES, count_paths
 from process_world import begin, grid
 
 
-def tiny_model() -> torch.nn.Module:
+def tiny_model(width: int = 8) -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
+    hidden = torch.nn.Linear(width, width)
+    return torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), hidden, torch.nn.Linear(width, 3))
 
 
 def hybrid(model: torch.nn.Module, **options: Any) -> AIM:
@@ -161,10 +162,10 @@ def train_flattened(model: torch.nn.Module) -> None:
     optimizer.step()
 
 
-def continue_from_checkpoint(folder: str, build: Any, steps: int, first: int, fresh: bool) -> list[Any]:
+def continue_from_checkpoint(folder: str, build: Any, width: int, steps: int, first: int, fresh: bool) -> list[Any]:
     """Load a checkpoint of any number of ranks unless `fresh`, train on, save it again; the parameters as lists."""
     begin()
-    model: Any = tiny_model()
+    model: Any = tiny_model(width)
     if dist.get_world_size() > 1:
         fully_shard(model)
     optimizer = build(model)
