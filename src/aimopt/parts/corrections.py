@@ -200,8 +200,9 @@ class Cautious(Correction):
 
 def _over_fraction(masked: Tensor, mask: Tensor, rule: str) -> Tensor:
     """A masked tensor, divided by the fraction of elements that are left."""
+    left = mask.sum(dtype=masked.dtype)
     numel = max(masked.numel(), 1)
-    fraction = mask.sum(dtype=masked.dtype) / numel  # up to torch 2.9, the mean of unequal shards is a wrong one
+    fraction = left / numel  # not the mean: up to torch 2.9, that of unequal shards is wrong
     return masked / (fraction.clamp(min=1e-3) if rule == "mean" else fraction + 1 / numel)
 
 
