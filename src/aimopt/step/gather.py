@@ -140,10 +140,11 @@ def begin_state(
     g = gradient(to_working_dtype(p), raw, group, parts)
     if g.stride() != p.stride() and not p.is_complex():
         g = torch.empty_like(p, dtype=g.dtype).copy_(g)  # state has the memory layout of its parameter
+    of_matrices = parts.geometry.buffers() if parts.geometry.matrices_only else {}
     for name, initial in buffers.items():
         if name in state:
             continue
-        if initial.shaped:  # of the whole matrix, also if it is sharded
+        if initial.shaped and name in of_matrices:  # its owner needs it as a whole (`owners.py`)
             value = distributed_buffer(initial.start(whole_tensor(g), whole_tensor(to_working_dtype(p))), p)
         else:
             value = initial.start(g, to_working_dtype(p))

@@ -171,7 +171,7 @@ class Share:
 class Piece(NamedTuple):
     """The part of one tensor that one rank sends to another one."""
 
-    index: int
+    tensor: int
     block: Block
 
     @property
@@ -204,20 +204,20 @@ class Exchange:
 
     def gather(self) -> list[list[Tensor]]:
         """The whole tensors of the matrices that this rank owns, column by column."""
-        sent = [[self.shards[piece.index] for piece in self._gathered(self.me, to)] for to in self._all()]
+        sent = [[self.shards[piece.tensor] for piece in self._gathered(self.me, to)] for to in self._all()]
         expected = [list(self._gathered(rank, self.me)) for rank in self._all()]
         whole = {k: self.shards[k].new_empty(self.places[k].shape) for k in self.owned[self.me]}
         for piece, received in self._send(sent, expected):
-            whole[piece.index][piece.slices] = received
+            whole[piece.tensor][piece.slices] = received
         tensors, count = list(whole.values()), len(self.mine)
         return [tensors[k * count : (k + 1) * count] for k in range(len(self.shards) // self.rows)]
 
     def scatter(self, columns: list[list[Tensor]]) -> list[list[Tensor]]:
         """The shards of results, column by column, from the owners."""
         of = dict(zip(self.owned[self.me], [x for column in columns for x in column], strict=True))
-        sent = [[of[piece.index][piece.slices] for piece in self._scattered(self.me, to)] for to in self._all()]
+        sent = [[of[piece.tensor][piece.slices] for piece in self._scattered(self.me, to)] for to in self._all()]
         expected = [list(self._scattered(rank, self.me)) for rank in self._all()]
-        received = {piece.index: x for piece, x in self._send(sent, expected)}
+        received = {piece.tensor: x for piece, x in self._send(sent, expected)}
         shards = [received[k].to(shard.dtype) for k, shard in enumerate(self.shards)]
         return [shards[i : i + self.rows] for i in range(0, len(shards), self.rows)]
 
