@@ -260,7 +260,8 @@ def check_parts_that_need_norms() -> None:
             whole, shards, *_ = run_pair(build, layout, SHAPES, torch.float32)
             assert_equal(whole, shards, 1e-5)
         for per_row in (False, True):
-            whole, shards, *_ = run_pair(with_sphere, layout, SHAPES[:3], torch.float32, per_row=per_row)
+            # torch itself refuses tensors with fewer rows than ranks here.
+            whole, shards, *_ = run_pair(with_sphere, layout, SHAPES[:2], torch.float32, per_row=per_row)
             assert_equal(whole, shards, 1e-5)
 
 
