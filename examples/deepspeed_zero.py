@@ -1,7 +1,8 @@
 """DeepSpeed with a client optimizer: `python examples/deepspeed_zero.py`, with deepspeed installed.
 
-RADAR under ZeRO stages 0, 1 and 2, on one process without a GPU. Stages 1 to 3 flatten parameters into vectors, so that
-Muon and the hybrid, which need matrices, train in stage 0 alone; elsewhere they refuse with a sentence.
+RADAR under ZeRO stages 0 to 3, without a GPU, on one process or by `torchrun --nproc-per-node 2` on several. Stages 1
+to 3 flatten parameters into vectors, so that Muon and the hybrid, which need matrices, train in stage 0 alone;
+elsewhere they refuse with a sentence.
 """
 
 import os
@@ -37,23 +38,28 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, stage: int) -> lis
     return losses
 
 
+def report(line: str) -> None:
+    if os.environ["RANK"] == "0":
+        print(line)
+
+
 def main() -> None:
     for name, value in ONE_PROCESS.items():
         os.environ.setdefault(name, value)
     deepspeed.init_distributed("gloo")
-    for stage in 0, 1, 2:
+    for stage in 0, 1, 2, 3:
         model = tiny_model()
         optimizer = aimopt.RADAR(aimopt.groups.split(model).all(weight_decay=0.01), lr=1e-2)
         losses = train(model, optimizer, stage)
-        print(f"RADAR, ZeRO stage {stage}: loss {losses[0]:.2f} → {losses[-1]:.3f}")
+        report(f"RADAR, ZeRO stage {stage}: loss {losses[0]:.2f} → {losses[-1]:.3f}")
     model = tiny_model()
     losses = train(model, aimopt.create("hybrid", model, lr=3e-2), stage=0)
-    print(f"hybrid, ZeRO stage 0: loss {losses[0]:.2f} → {losses[-1]:.3f}")
+    report(f"hybrid, ZeRO stage 0: loss {losses[0]:.2f} → {losses[-1]:.3f}")
     model = tiny_model()
     try:
         train(model, aimopt.create("hybrid", model, lr=3e-2), stage=1)
     except RuntimeError as error:
-        print(f"hybrid, ZeRO stage 1: {error}")
+        report(f"hybrid, ZeRO stage 1: {error}")
 
 
 if __name__ == "__main__":

@@ -97,3 +97,10 @@ def test_with_a_repository_the_links_lead_into_it(
     assert relative_links(page) == []
     for link in (f"[the reproduction]({repository}/blob/v", f"]({repository}/raw/v"):
         assert link in page
+
+
+def test_the_tests_that_workflows_name_exist() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    named = {name for path in workflows for name in re.findall(r"tests/[\w/.]+", path.read_text(encoding="utf-8"))}
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -14,7 +14,14 @@ import pytest
 import torch
 
 import aimopt
-from distributed_checks import CHECKS, continue_from_checkpoint, hybrid, run_checks, tiny_model, train, whole_parameters
+from distributed_checks import CHECKS, run_checks
+from model_checks import (
+    continue_from_checkpoint,
+    step_with_given_gradients,
+    three_matrix_geometries,
+    tiny_model,
+    whole_parameters,
+)
 from process_world import run_world
 
 pytestmark = pytest.mark.xdist_group("distributed")  # all in one worker: the processes are started once
@@ -37,16 +44,22 @@ def radar_in_bfloat16(model: torch.nn.Module) -> Any:
     return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="bfloat16")
 
 
-@pytest.mark.parametrize("build", [hybrid, radar_in_bfloat16])
-def test_a_run_is_continued_on_another_number_of_ranks(build: Any, tmp_path: Path) -> None:
+def radar_in_8_bits(model: torch.nn.Module) -> Any:
+    return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("build", "width"), [(three_matrix_geometries, 8), (radar_in_bfloat16, 8), (radar_in_8_bits, 128)]
+)
+def test_a_run_is_continued_on_another_number_of_ranks(build: Any, width: int, tmp_path: Path) -> None:
     for i, ranks in enumerate((4, 2, 1, 2, 4)):
         folder = str(tmp_path / "checkpoint")
-        ends = run_world(ranks, continue_from_checkpoint, folder, build, 2, 2 * i, i == 0)
-    model = tiny_model()
-    train(model, build(model), 2 * 5)
+        ends = run_world(ranks, continue_from_checkpoint, folder, build, width, 2, 2 * i, i == 0)
+    model = tiny_model(width)
+    step_with_given_gradients(model, build(model), range(2 * 5))
     for end in ends:
         for p, q in zip(end, whole_parameters(model), strict=True):
-            torch.testing.assert_close(torch.tensor(p), q, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(torch.tensor(p), q, rtol=1e-5, atol=1e-5)
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

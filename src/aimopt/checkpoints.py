@@ -30,7 +30,8 @@ from aimopt.parts.decays import DECOUPLED_KEY, decay_kind, exported_kind
 from aimopt.parts.iterates import Last
 from aimopt.step.evaluation import TRAINING_POINT
 from aimopt.step.options import OPTIONS
-from aimopt.step.quantization import CODE_OF_DTYPE, CODES, decode, scale_name, state_dtype, stored_buffer
+from aimopt.step.quantization import CODE_OF_DTYPE, CODES, decoded, scale_name, state_dtype, stored_buffer
+from aimopt.step.shards import local_part
 from aimopt.step.storage import is_expanded, why_too_short
 from aimopt.step.usable import DTYPES, why_not_coded, why_not_stored_in_8_bits
 
@@ -236,7 +237,7 @@ def _decode_others(
         if initial.code is None or not (isinstance(x, Tensor) and x.dtype in CODE_OF_DTYPE and x.shape == p.shape):
             continue
         reason = why_not_coded(key, x, scale, CODES[initial.code])
-        if reason is None and not scale.is_meta and scale.lt(0).any():
+        if reason is None and not scale.is_meta and local_part(scale).lt(0).any():
             reason = Reason(f"its state {scale_name(key)!r} has a negative scale")
         if reason is not None:
             raise ValueError(f"{name}: the checkpoint's {key!r} cannot be read: {reason}")
@@ -244,7 +245,7 @@ def _decode_others(
         if x.dtype == state_dtype(p, initial, group):
             kept[key] = scale
         else:
-            state[key] = decode(x, scale)
+            state[key] = decoded(x, scale)
     return kept
 
 

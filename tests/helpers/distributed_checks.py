@@ -1,14 +1,16 @@
-"""Checks that all ranks of a process group make together; `test_sharded_training.py` starts the ranks.
+"""Checks of distributed tensors that all ranks of a process group make together.
+
+`test_sharded_training.py` starts the ranks; `model_checks.py` has the checks of whole models.
 
 Each rank makes the one-process run itself, from the same parameters and gradients, and compares its shards with it.
 """
 
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -16,27 +18,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.flop_counter import FlopCounterMode
 
 import aimopt
+import model_checks
 from aimopt import AIM
 from aimopt.optimizers import NAMED
-from aimopt.parts.component import Geometry, Initial, State, StepCount, zeros
+from aimopt.parts.component import Geometry, Initial, State, StepCount, scalar, zeros
 from aimopt.parts.tensor_list import each
-from aimopt.step.shards import place_of
 from optimizer_driver import FUSED, NEEDS_MATRICES, count_paths, parameters, push
+from process_world import begin, grid
 
 SHAPES = ((6, 4), (7,), (3, 4, 2), (1, 5), (4, 1))  # uneven, and with empty shards
 MATRICES = ((6, 4), (4, 9), (3, 2, 2, 2), (8, 8), (8, 8), (1, 4))
@@ -58,34 +52,35 @@ class RowNorm(Geometry):
 
 
 @dataclass(frozen=True)
-class RowNormWithState(Geometry):
-    """One with state, which cannot be sharded."""
+class StateOfEveryKind(Geometry):
+    """One with state: a number, a buffer of the matrix's shape, and one of another shape; and it reads the filter's."""
 
     linear = False
     matrices_only = True
+    reads = ("exp_avg",)
 
     def buffers(self) -> dict[str, Initial]:
-        return {"rows": zeros}
+        columns = Initial(lambda g: g.abs().amax(0, keepdim=True).flatten(1).mT, shaped=True)
+        return {"count": scalar(0.0), "sum": zeros, "columns": columns}
 
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> Tensor:
-        return state["rows"].add_(g)
+        state["count"].add_(1)
+        state["sum"] = state["sum"] + g - state["exp_avg"]  # a new tensor, which the step copies to the buffer
+        state["columns"].mul_(0.5)
+        result: Tensor = each(lambda x, c, n: x.norm() + c.sum() + n, state["sum"], state["columns"], state["count"])
+        return result
 
     def apply(self, x: Tensor, metric: Tensor | None) -> Tensor:
-        return x / x.norm()
+        assert metric is not None
+        return x / metric
 
 
-def build_user_optimizer(params: Any, **options: Any) -> AIM:
+def with_row_norm(params: Any, **options: Any) -> AIM:
     return AIM(params, filter=aimopt.EMA(), geometry=RowNorm(), **options)
 
 
-def begin() -> None:
-    """Join the process group. A rank that waits for another one too long fails."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-
-
-def grid() -> Any:
-    """A mesh of two dimensions: 2×1 or 2×2."""
-    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("outer", "inner"))
+def with_state_of_every_kind(params: Any, **options: Any) -> AIM:
+    return AIM(params, filter=aimopt.EMA(), geometry=StateOfEveryKind(), **options)
 
 
 def layouts() -> dict[str, tuple[Any, list[Any]]]:
@@ -136,9 +131,6 @@ def check_named_optimizers() -> None:
         for Optimizer in NAMED:
             takes_matrices = Optimizer.__name__ in NEEDS_MATRICES
             shapes = MATRICES if takes_matrices else SHAPES
-            if Optimizer.__name__ in ("NorMuon", "SOAP"):  # their geometry has a state
-                assert_state_is_refused(Optimizer, layout)
-                continue
             whole, shards, reference, optimizer, paths = run_pair(
                 Optimizer, layout, shapes, torch.float32, weight_decay=0.1
             )
@@ -154,15 +146,6 @@ def check_named_optimizers() -> None:
                     ours = ours.full_tensor() if hasattr(ours, "full_tensor") else ours
                     within = 0.0 if fused or takes_matrices else 1e-5
                     torch.testing.assert_close(ours, value, rtol=within, atol=within)
-
-
-def assert_state_is_refused(Optimizer: Any, layout: Any) -> None:
-    """A matrix geometry with a state of its own is refused on shards, with a sentence."""
-    params = [distributed(p, *layout).requires_grad_() for p in parameters(MATRICES, torch.float32)]
-    for p in params:
-        p.grad = torch.zeros_like(p)
-    with pytest.raises((ValueError, RuntimeError), match=rf"{Optimizer.__name__}.*shard"):
-        Optimizer(params, lr=0.01).step()
 
 
 def check_rounding() -> None:
@@ -181,6 +164,29 @@ def check_rounding() -> None:
         assert different <= 3, (name, different)  # an arithmetic difference of 1e-7 rarely rounds otherwise
 
 
+def check_state_in_8_bits() -> None:
+    """As in one process, to the bit, on any path, if no shard cuts a block; otherwise it is refused."""
+    shapes = ((128, 64), (64, 80, 2), (7,))  # the last one is too small for 8 bits
+    for name, layout in layouts().items():
+        if any(getattr(placement, "dim", 0) == 1 for placement in layout[1]):
+            with pytest.raises(RuntimeError, match=r"parameter 0 of group 0 .* 128 elements .* would span two shards"):
+                run_pair(aimopt.RADAR, layout, shapes, torch.float32, state_dtype="int8")
+            continue
+        for options in ({}, {"foreach": True}):
+            whole, shards, reference, optimizer, paths = run_pair(
+                aimopt.RADAR, layout, shapes, torch.float32, steps=3, state_dtype="int8", **options
+            )
+            assert paths == {"foreach" if options else "fused": 3}, (name, paths)
+            assert_equal(whole, shards)
+            for p, shard in zip(whole, shards, strict=True):
+                for key, value in reference.state[p].items():
+                    ours = optimizer.state[shard][key]
+                    assert torch.equal(ours.full_tensor() if hasattr(ours, "full_tensor") else ours, value), (name, key)
+    line = layouts()["Shard(0)"]
+    with pytest.raises(RuntimeError, match="would span two shards"):
+        run_pair(aimopt.RADAR, line, ((129, 33),), torch.float32, state_dtype="int8")
+
+
 def check_few_collectives_and_shared_work() -> None:
     """Per step of Muon: one agreement, one gather, one scatter; and each matrix is orthogonalized by one rank."""
     world, mesh = dist.get_world_size(), init_device_mesh("cpu", (dist.get_world_size(),))
@@ -191,11 +197,25 @@ def check_few_collectives_and_shared_work() -> None:
     with count_collectives() as collectives, FlopCounterMode(display=False) as flops:
         optimizer.step()
     assert collectives == {"all_reduce": 1, "all_to_all_single": 2}
+    assert count_collectives_with_state() == {"all_reduce": 1, "all_to_all_single": 2}
     alone = torch.nn.Parameter(torch.randn(16, 8))
     alone.grad = torch.randn(16, 8)
     with FlopCounterMode(display=False) as flops_of_one:
         aimopt.Muon([alone]).step()
     assert flops.get_total_flops() == flops_of_one.get_total_flops() * 8 // world > 0
+
+
+def count_collectives_with_state() -> Counter[str]:
+    """Those of a step of SOAP after the first, which gathers whole gradients to make the state."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shards = [distributed(p, mesh, [Shard(0)]).requires_grad_() for p in parameters([(16, 8)] * 3, torch.float32)]
+    optimizer = aimopt.SOAP(shards, lr=0.01)
+    for _ in range(2):
+        for p in shards:
+            p.grad = torch.randn_like(p)
+        with count_collectives() as collectives:
+            optimizer.step()
+    return collectives
 
 
 @contextmanager
@@ -223,16 +243,34 @@ def count_collectives() -> Iterator[Counter[str]]:
 
 def check_a_geometry_of_a_user_has_owners() -> None:
     for layout in layouts().values():
-        whole, shards, *_ = run_pair(build_user_optimizer, layout, MATRICES[:2] + MATRICES[3:], torch.float32)
-        assert_equal(whole, shards, 1e-6)
+        for build in (with_row_norm, with_state_of_every_kind):
+            whole, shards, *_ = run_pair(build, layout, MATRICES[:2] + MATRICES[3:], torch.float32, steps=3)
+            assert_equal(whole, shards, 1e-6)
 
 
-def check_matrix_state_is_refused() -> None:
+def with_sphere(params: Any, per_row: bool, **options: Any) -> AIM:
+    decay = aimopt.Sphere(per_row=per_row)
+    return AIM(params, filter=aimopt.EMA(), geometry=aimopt.Adaptive(), decay=decay, **options)
+
+
+def check_parts_that_need_norms() -> None:
+    """Of several shapes one after the other: torch 2.7 may divide a pending sum by the size of an earlier one."""
+    for layout in layouts().values():
+        for build in (aimopt.CautiousAdamW, aimopt.LAMB, aimopt.MARS):
+            whole, shards, *_ = run_pair(build, layout, SHAPES, torch.float32)
+            assert_equal(whole, shards, 1e-5)
+        for per_row in (False, True):
+            # torch itself refuses tensors with fewer rows than ranks here.
+            whole, shards, *_ = run_pair(with_sphere, layout, SHAPES[:2], torch.float32, per_row=per_row)
+            assert_equal(whole, shards, 1e-5)
+
+
+def check_recorded_steps_of_sharded_matrix_state_are_refused() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     p = distributed(torch.ones(4, 4), mesh, [Shard(0)]).requires_grad_()
     p.grad = torch.ones_like(p)
-    with pytest.raises(RuntimeError, match="RowNormWithState keeps state that needs the whole matrix"):
-        AIM([p], 0.1, filter=aimopt.EMA(), geometry=RowNormWithState()).step()
+    with pytest.raises(RuntimeError, match="differentiable=True StateOfEveryKind would need its state as a whole"):
+        with_state_of_every_kind([p], lr=0.1, differentiable=True).step()
 
 
 def check_one_decision_about_nonfinite_gradients() -> None:
@@ -327,125 +365,12 @@ def check_corrections_that_evaluate_again() -> None:
             assert_equal(whole, shards, 1e-5)
 
 
-def tiny_model() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
-
-
-def hybrid(model: torch.nn.Module, **options: Any) -> AIM:
-    split = aimopt.groups.split(model)
-    return aimopt.groups.combine(
-        aimopt.Muon(split.matrices, lr=0.02, **options), aimopt.RADAR(split.rest(weight_decay=0.01), lr=0.01, **options)
-    )
-
-
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3, first: int = 0) -> list[float]:
-    """Steps on the same data on all ranks, so that the average of their gradients is exact; the gradients' norms."""
-    norms = []
-    for step in range(first, first + steps):
-        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        norms.append(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm))
-        optimizer.step()
-    return norms
-
-
-def whole_parameters(model: torch.nn.Module) -> list[Tensor]:
-    params: list[Any] = list(model.parameters())
-    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in params]
-
-
-def check_models() -> None:
-    """DDP, FSDP2 and HSDP on a model: the parameters and the clipped gradients' norms of one process."""
-    world = dist.get_world_size()
-    meshes = {"FSDP2": init_device_mesh("cpu", (world,)), "HSDP": grid()}
-    builders: dict[str, Any] = {o.__name__: o for o in NAMED if o.__name__ not in NEEDS_MATRICES} | {"hybrid": hybrid}
-    for name, build in builders.items():
-        for scheme in ("DDP", *meshes):
-            alone, model = tiny_model(), tiny_model()
-            if scheme == "DDP":
-                model = torch.nn.parallel.DistributedDataParallel(model)
-            else:
-                fully_shard(model, mesh=meshes[scheme])
-            make = build if name == "hybrid" else lambda m, build=build: build(m.parameters(), lr=0.01)
-            optimizer = make(model)
-            with count_paths() as paths:
-                norms = train(model, optimizer)
-            if name == "hybrid" or build in FUSED:
-                assert paths["fused"] == (3 * 4 if name == "hybrid" else 3 * 6), (scheme, name, paths)
-            expected = train(alone, make(alone))
-            torch.testing.assert_close(norms, expected, rtol=1e-6, atol=0)
-            for p, q in zip(whole_parameters(model), whole_parameters(alone), strict=True):
-                # The norm's sum over shards is rounded otherwise, and scales all gradients.
-                torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
-def check_tensor_parallel() -> None:
-    """Also with FSDP2 on the other dimension of the mesh, which shards some dimensions of parameters twice."""
-    for with_fsdp in (False, True):
-        for build in (hybrid, lambda m: aimopt.RADAR(m.parameters(), lr=0.01, state_dtype="bfloat16")):
-            alone, model, mesh = tiny_model(), tiny_model(), grid()
-            tensor_mesh = mesh["inner"] if with_fsdp else init_device_mesh("cpu", (dist.get_world_size(),))
-            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-            parallelize_module(model, tensor_mesh, plan)
-            if with_fsdp:
-                fully_shard(model, mesh=mesh["outer"])
-            for m in (model, alone):
-                optimizer = build(m)
-                for step in range(3):
-                    give_gradients(m, step)
-                    optimizer.step()
-            for p, q in zip(whole_parameters(model), whole_parameters(alone), strict=True):
-                torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
-def give_gradients(model: torch.nn.Module, step: int) -> None:
-    generator = torch.Generator().manual_seed(step)
-    params: list[Any] = list(model.parameters())
-    for p in params:
-        g = torch.randn(p.shape, generator=generator)
-        if not hasattr(p, "placements"):
-            p.grad = g
-            continue
-        p.grad = torch.zeros_like(p)
-        block = place_of(p).block  # type: ignore[union-attr]
-        p.grad.to_local().copy_(g[tuple(slice(first, first + size) for first, size in block)])  # type: ignore[union-attr]
-
-
-def check_zero() -> None:
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # its module warns when it is imported
-
-    optimizers: list[Any] = list(NAMED)
-    for Optimizer in optimizers:
-        model, alone = tiny_model(), tiny_model()
-        if Optimizer.__name__ in NEEDS_MATRICES:
-            for m in (model, alone):
-                for i in (0, 2, 3):
-                    m[i].bias = None  # type: ignore[index]
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Optimizer, lr=0.01)
-        train(model, optimizer)
-        train(alone, Optimizer(alone.parameters(), lr=0.01))
-        assert all(map(torch.equal, whole_parameters(model), whole_parameters(alone))), Optimizer.__name__
-
-
-def check_flattened_parameters_are_refused() -> None:
-    for use_orig_params in (True, False):
-        model = FullyShardedDataParallel(
-            torch.nn.Linear(6, 6, bias=False), use_orig_params=use_orig_params, device_id=torch.device("cpu")
-        )
-        with pytest.raises((ValueError, RuntimeError), match="FSDP1 flatten"):
-            train_flattened(model)
-
-
-def train_flattened(model: torch.nn.Module) -> None:
-    optimizer = aimopt.Muon(model.parameters())
-    model(torch.ones(1, 6)).sum().backward()
-    optimizer.step()
-
-
-CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.startswith("check_")}
+CHECKS = {
+    name.removeprefix("check_"): check
+    for module in (sys.modules[__name__], model_checks)
+    for name, check in vars(module).items()
+    if name.startswith("check_")
+}
 
 
 def run_checks() -> dict[str, str | None]:
@@ -460,22 +385,3 @@ def run_checks() -> dict[str, str | None]:
             outcomes[name] = traceback.format_exc()
         dist.barrier()
     return outcomes
-
-
-def continue_from_checkpoint(folder: str, build: Any, steps: int, first: int, fresh: bool) -> list[Any]:
-    """Load a checkpoint of any number of ranks unless `fresh`, train on, save it again; the parameters as lists."""
-    begin()
-    model: Any = tiny_model()
-    if dist.get_world_size() > 1:
-        fully_shard(model)
-    optimizer = build(model)
-    state: dict[str, Any]
-    if not fresh:
-        state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
-        state_dict_loader.load(state, checkpoint_id=folder)
-        set_model_state_dict(model, state["model"])
-        set_optimizer_state_dict(model, optimizer, state["optimizer"])
-    train(model, optimizer, steps, first)
-    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
-    state_dict_saver.save(state, checkpoint_id=folder)
-    return [p.tolist() for p in whole_parameters(model)]

@@ -9,13 +9,15 @@ second. They find each other by the environment variables that torchrun sets.
 import os
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing import connection, get_context
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
-SECONDS = 100  # a world that takes longer hangs
+SECONDS = 300  # a world that takes longer hangs
 PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distributed.optim", "aimopt"]
 
 
@@ -40,6 +42,16 @@ def run_world(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         for process in processes:
             process.kill()
             process.join()
+
+
+def begin() -> None:
+    """Join the process group. A rank that waits for another one too long fails."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS / 3))
+
+
+def grid() -> Any:
+    """A mesh of two dimensions: 2×1 or 2×2."""
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("outer", "inner"))
 
 
 def _collect(receivers: list[Any]) -> list[Any]:

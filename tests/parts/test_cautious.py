@@ -56,7 +56,7 @@ def test_it_is_fused_unless_it_rescales() -> None:
             with count_paths() as paths:
                 drive(partial(composed, correction=Cautious(inner, rescale)), parameters(), 2)
             assert set(paths) == {path}
-    with pytest.raises(ValueError, match="it needs the 'mean' of a whole tensor"):
+    with pytest.raises(ValueError, match="it needs the 'sum' of a whole tensor"):
         aimopt.CautiousAdamW(parameters(), fused=True)
 
 

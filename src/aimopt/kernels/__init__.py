@@ -103,11 +103,13 @@ def works_on_shards(parts: Parts, group: dict[str, Any]) -> bool:
 
 
 def why_not_sharded(parts: Parts, group: dict[str, Any]) -> Reason | None:
-    """Why a matrix geometry cannot step a sharded matrix, or None: its state would be needed as a whole, too."""
-    if not parts.geometry.buffers() or isinstance(program_of(parts, group), Program):
+    """Why a matrix geometry cannot step a sharded matrix, or None. Autograd cannot follow matrices to their owners."""
+    if not group["differentiable"] or not parts.geometry.buffers() or isinstance(program_of(parts, group), Program):
         return None
     name = type(parts.geometry).__name__
-    return Reason(f"it is sharded, and {name} keeps state that needs the whole matrix; use Muon here, or DDP")
+    return Reason(
+        f"it is sharded, and with differentiable=True {name} would need its state as a whole; use Muon here, or DDP"
+    )
 
 
 def why_not_fused(parts: Parts, group: dict[str, Any]) -> Reason | None:

@@ -18,7 +18,7 @@ from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout, scal
 from aimopt.kernels.memory import CheckedGroup, MemorySnapshot
 from aimopt.kernels.program import Program
 from aimopt.parts.tensor_list import LOW_PRECISION
-from aimopt.step.quantization import CODE_OF_DTYPE, scale_name, scale_shape
+from aimopt.step.quantization import BLOCK, CODE_OF_DTYPE, scale_name, scale_shape
 from aimopt.step.shards import Place, Span
 from aimopt.step.storage import extent
 
@@ -28,6 +28,8 @@ STREAM_TYPES: dict[torch.dtype, tuple[int, int]] = {
     **{getattr(torch, kind.name): (code, 1) for code, kind in enumerate(TYPES)},
     **{getattr(torch, name): (code, 2) for name, code in COMPLEX_TYPES.items()},
 }
+
+_ROUNDED = (*LOW_PRECISION, *CODE_OF_DTYPE)
 
 
 class AddressTable(NamedTuple):
@@ -136,7 +138,8 @@ class Locator:
             table.members.append(i)
             table.scalars.append(scalars[i])
             used = [s for x, s in zip(buffers[i], scales[i], strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
-            table.rows.extend(address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], spans[i], used))
+            row = address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], spans[i], used, self._device_type)
+            table.rows.extend(row)
         reached = {checked.snapshot.plain_indices[i] for i in reachable}
         return Coverage(
             list(tables.values()),
@@ -147,7 +150,7 @@ class Locator:
 
 def _span(written: Sequence[Tensor], place: Place | None) -> Span | None:
     """The positions of a parameter's elements in the whole; None if a row cannot say them. Only rounding needs them."""
-    if place is None or not any(x.dtype in LOW_PRECISION for x in written):
+    if place is None or not any(x.dtype in _ROUNDED for x in written):
         return Span(0, max(1, written[0].numel()), 0)
     return place.span(written[0])
 
@@ -158,13 +161,17 @@ def address_row(
     rank: int = 0,
     span: Span | None = None,
     scales: Sequence[Tensor] = (),
+    device_type: str = "cpu",
 ) -> list[int]:
     """A row of an address table. The parameter is the first stream, the gradient the last one."""
     layout, p = RowLayout(len(scalars), len(streams), len(scales)), streams[0]
+    # The kernel of CPUs counts blocks from the beginning of the whole tensor, of which this one may be a shard.
+    blocks_before = span.offset // BLOCK if span and device_type == "cpu" else 0
     row = [0] * layout.width
     row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
     row[layout.OFFSET : layout.OFFSET + len(Span._fields)] = span or (0, 1, 0)
-    row[layout.FIRST_SCALAR :] = [x.data_ptr() for x in (*scalars, *scales, *streams)]
+    first_scales = [x.data_ptr() - blocks_before * x.element_size() for x in scales]
+    row[layout.FIRST_SCALAR :] = [*(x.data_ptr() for x in scalars), *first_scales, *(x.data_ptr() for x in streams)]
     return row
 
 

@@ -32,13 +32,13 @@ class MemorySnapshot:
         is_plain_row = [all(map(has_storage, row)) for row in gathered.rows()]
         self.plain_indices = [i for i, plain in enumerate(is_plain_row) if plain]
         self.other_indices = [i for i, plain in enumerate(is_plain_row) if not plain]
-        self.ranks, self._places = gathered.ranks, gathered.places
+        self.ranks, self._places = gathered.ranks, (gathered.places, gathered.buffer_places)
         plain = gathered.select(self.plain_indices)
         self._record = record(plain.params + plain.state, plain.grads)
 
     def compare(self, gathered: Gathered) -> Gradients | None:
         """The present gradients of the parameters that are plain memory; None if anything else has changed."""
-        if gathered.places != self._places:
+        if (gathered.places, gathered.buffer_places) != self._places:
             return None
         plain = gathered.select(self.plain_indices)
         return self._record.compare(plain.params + plain.state, plain.grads)

@@ -51,11 +51,12 @@ class Initial:
         """The first value of this buffer."""
         return self.make(p if self.of_parameter else gradient)
 
-    def shape_for(self, p: Tensor) -> torch.Size:
-        """The shape of this buffer for a parameter."""
+    def shape_for(self, p: Tensor, shape: Sequence[int] | None = None) -> torch.Size:
+        """The shape of this buffer for a parameter; for a whole parameter of this shape, if p is a part of it."""
+        shape = torch.Size(p.shape if shape is None else shape)
         if not self.shaped:
-            return p.shape
-        like = torch.empty_like(p, device="meta")
+            return shape
+        like = torch.empty(shape, dtype=p.dtype, device="meta")
         return self.make(torch.view_as_real(like) if p.is_complex() else like).shape  # as the step sees it
 
 

@@ -31,7 +31,7 @@ from aimopt.parts.component import (
     signed_zeros,
     zeros,
 )
-from aimopt.parts.tensor_list import at_most, each, mix
+from aimopt.parts.tensor_list import at_most, complete, each, mix
 
 
 class Coefficients(NamedTuple):
@@ -412,4 +412,4 @@ class VarianceReduced(Filter):
 
 
 def _limit_norm(x: Tensor, largest: float) -> Tensor:
-    return x / (x.norm() / largest).clamp(min=1.0)
+    return x / (complete(x.norm()) / largest).clamp(min=1.0)

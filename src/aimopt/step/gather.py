@@ -6,7 +6,7 @@
 `begin_state` makes the state of a parameter that has none yet.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,12 +14,21 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import State, StepCount, scalar_dtype
+from aimopt.parts.component import Initial, State, StepCount, scalar_dtype
 from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import TensorList
 from aimopt.step.move import Bucket, gradient, to_working_dtype
 from aimopt.step.quantization import coded_buffers, scale_name, state_keys, stored_buffer
-from aimopt.step.shards import Origin, Place, any_distributed, is_distributed, local_row
+from aimopt.step.shards import (
+    Origin,
+    Place,
+    any_distributed,
+    distributed_buffer,
+    is_distributed,
+    local_row,
+    place_of,
+    whole_tensor,
+)
 from aimopt.step.storage import is_plain
 
 
@@ -36,6 +45,7 @@ class Gathered(NamedTuple):
     state: list[Tensor]  # one parameter after the other, in the order of `keys`
     places: Sequence[Place | None] = ()  # after `localize`, those of the parameters; empty if all are plain tensors
     origins: Sequence[Origin | None] = ()  # those of the parameters, if torch.compile cannot ask for them
+    buffer_places: Sequence[Mapping[str, Place]] = ()  # as `places`, of state buffers with shapes of their own
 
     @classmethod
     def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
@@ -67,18 +77,26 @@ class Gathered(NamedTuple):
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
             places=[self.places[i] for i in indices] if self.places else (),
             origins=[self.origins[i] for i in indices] if self.origins else (),
+            buffer_places=[self.buffer_places[i] for i in indices] if self.buffer_places else (),
         )
 
     def localize(self) -> "Gathered":
         """The same, with the local part of every distributed tensor."""
         if not any_distributed(self.params):
             return self
-        local, places = zip(*map(local_row, self.rows()), strict=True)
+        buffers = self.parts.buffers()
+        shaped = {2 + k: key for k, key in enumerate(self.keys) if key != "step" and _has_own_shape(buffers.get(key))}
+        rows = self.rows()
+        local, places = zip(*(local_row(row, shaped) for row in rows), strict=True)
         return self._replace(
             params=[row[0] for row in local],
             grads=[row[1] for row in local],
             state=[x for row in local for x in row[2:]],
             places=places,
+            buffer_places=[
+                {key: place for k, key in shaped.items() if localized and (place := place_of(row[k]))}
+                for row, localized in zip(rows, places, strict=True)
+            ],
         )
 
     def name_of(self, i: int) -> str:
@@ -90,6 +108,11 @@ class Gathered(NamedTuple):
         keys = self.keys
         rows = zip(*(self.state[k :: len(keys)] for k in range(len(keys))), strict=True)
         return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def _has_own_shape(initial: Initial | None) -> bool:
+    """Whether a buffer does not have the shape of its parameter; scales, which have no `Initial`, do not."""
+    return initial is None or initial.shaped
 
 
 def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group") -> str:
@@ -117,10 +140,14 @@ def begin_state(
     g = gradient(to_working_dtype(p), raw, group, parts)
     if g.stride() != p.stride() and not p.is_complex():
         g = torch.empty_like(p, dtype=g.dtype).copy_(g)  # state has the memory layout of its parameter
+    of_matrices = parts.geometry.buffers() if parts.geometry.matrices_only else {}
     for name, initial in buffers.items():
         if name in state:
             continue
-        value = initial.start(g, to_working_dtype(p))
+        if initial.shaped and name in of_matrices:  # its owner needs it as a whole (`owners.py`)
+            value = distributed_buffer(initial.start(whole_tensor(g), whole_tensor(to_working_dtype(p))), p)
+        else:
+            value = initial.start(g, to_working_dtype(p))
         if initial.scalar:
             state[name] = value.to(scalar_device)
         elif p.is_complex() and not initial.shaped:
@@ -146,7 +173,18 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
     for indices, t, as_list in _count_and_split(gathered, [state["step"] for state in states]):
         part, part_states = gathered.select(indices), [states[i] for i in indices]
         tensors = part.params, part.grads, part_states
-        yield Bucket(part.parts, group, *tensors, part.ranks, t, as_list, grad_scale, part.places, part.origins)
+        yield Bucket(
+            part.parts,
+            group,
+            *tensors,
+            part.ranks,
+            t,
+            as_list,
+            grad_scale,
+            part.places,
+            part.origins,
+            part.buffer_places,
+        )
 
 
 def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], StepCount, bool]]:

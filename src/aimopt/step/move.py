@@ -9,7 +9,7 @@ A `Bucket` holds the tensors of a move: those of one parameter, or as a `TensorL
 with the same device, dtype and step count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -44,21 +44,30 @@ def gradient(p: Tensor, raw: Tensor, group: dict[str, Any], parts: Parts) -> Ten
 class Move:
     """One step, as arithmetic: on tensors, on lists of tensors, or on the symbols from which kernels are made."""
 
-    def __init__(self, parts: Parts, group: dict[str, Any], p: Tensor, raw: Tensor, state: State, t: StepCount):
+    def __init__(
+        self,
+        parts: Parts,
+        group: dict[str, Any],
+        p: Tensor,
+        raw: Tensor,
+        state: State,
+        t: StepCount,
+        geometry: Geometry | None = None,
+    ):
         self.parts, self.group, self.p, self.state, self.t = parts, group, p, state, t
-        self.map = parts.geometry  # what applies P; on shards not the geometry itself
+        self.geometry = geometry or parts.geometry  # on shards another object maps for the geometry
         self.g = gradient(p, raw, group, parts)
         self.rate = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         self.lr = self.rate * parts.filter.gain
         self._buffers_before = dict(state)
         self.m, g_metric = parts.filter.update(state, self.g, t)
-        self.metric = parts.geometry.update(state, g_metric, t, parts.filter.pole)
+        self.metric = self.geometry.update(state, g_metric, t, parts.filter.pole)
         self._keep_buffers()
 
     def displacement_inputs(self) -> DisplacementInputs:
         """The inputs from which the correction computes the displacement."""
         pole = self.parts.filter.pole
-        return DisplacementInputs(self.map, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
+        return DisplacementInputs(self.geometry, self.metric, self.m, self.g, self.lr, pole, self.state, self._theta())
 
     def _theta(self) -> Tensor:
         """θ for a part to read; a copy if autograd may need it after the parameters have moved."""
@@ -106,6 +115,7 @@ class Bucket(NamedTuple):
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
     places: Sequence[Place | None] = ()  # of the parameters, if they are local parts of distributed tensors
     origins: Sequence[Origin | None] = ()  # of the parameters, if torch.compile cannot ask for them
+    buffer_places: Sequence[Mapping[str, Place]] = ()  # as `places`, of state buffers with shapes of their own
 
     def _pack(self, tensors: list[Tensor]) -> Tensor:
         return cast(Tensor, TensorList(tensors)) if self.as_list else tensors[0]
@@ -126,13 +136,16 @@ class Bucket(NamedTuple):
             name: self._pack([to_working_dtype(working_buffer(s, name)) for s in self.states])
             for name in self.parts.buffers()
         }
-        move = Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t)
+        return Move(self.parts, self.group, p, self.unscaled(self.grads), state, self.t, self._geometry())
+
+    def _geometry(self) -> Geometry:
+        """What maps for the geometry: itself, or if it needs whole matrices and these are sharded, their owners."""
         sharded = any(self.places) or any_distributed(self.params)
         recorded = self.group["differentiable"] or torch.compiler.is_compiling()
-        if sharded and self.parts.geometry.matrices_only and not recorded:
-            places = self.places or [None] * len(self.params)
-            move.map = cast(Geometry, OnOwners(self.parts.geometry, places))
-        return move
+        if not sharded or not self.parts.geometry.matrices_only or recorded:
+            return self.parts.geometry
+        places = self.places or [None] * len(self.params)
+        return cast(Geometry, OnOwners(self.parts.geometry, places, self.buffer_places))
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""
@@ -160,7 +173,10 @@ class Bucket(NamedTuple):
             target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw, origin) if stochastic else x)
         elif target.dtype in CODE_OF_DTYPE:
             assert scale is not None
-            positions = torch.arange(x.numel(), device=x.device)
+            origin = self._origin(i, target)
+            target, scale, x = local_part(target), local_part(scale), local_part(x)
+            first = 0 if origin is None else origin[0]  # no shard of a parameter with 8-bit state has gaps
+            positions = torch.arange(first, first + x.numel(), device=x.device)
             random = random_in_blocks(SHIFT, BLOCK, positions, t, self.ranks[i], draw)
             encode_into(target, scale, x, random if stochastic else None)
 

@@ -14,11 +14,17 @@ moment would make a giant step. `benchmarks/int8_codes.py` compares codes.
     encode_into(codes, scale, x, random)        store them again
     stored_buffer(x, p, initial, group)         a new buffer and its scale, in the group's state dtype
 
+Of a sharded parameter every rank stores the codes and the scales of its shard, if no shard ends within a block
+(`cuts_blocks`): then a run does not depend on how it was sharded.
+
 A block is 128 elements that are neighbours in memory. One that is all 0 stays so. One with an element that is NaN or
 above 2¹²⁷ is NaN.
 """
 
 import math
+from dataclasses import replace
+from itertools import product
+from math import prod
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -26,6 +32,7 @@ from torch import Tensor
 
 from aimopt.parts.component import Initial, State
 from aimopt.parts.tensor_list import LOW_PRECISION
+from aimopt.step.shards import Place, distributed_like, from_local, local_part, place_of
 
 BLOCK = 128  # elements
 SMALLEST = 4096  # elements; the buffers of smaller parameters stay in float32
@@ -87,11 +94,12 @@ def stored_buffer(x: Tensor, p: Tensor, initial: Initial, group: dict[str, Any])
     dtype = state_dtype(p, initial, group)
     if dtype not in CODE_OF_DTYPE:
         needs_scale = group["state_dtype"] == INT8 and initial.code is not None
-        return x.to(dtype), x.new_empty(0, dtype=torch.float32) if needs_scale else None
-    codes = torch.empty_like(x, dtype=dtype)
-    scale = torch.empty(scale_shape(x.numel()), dtype=torch.float32, device=x.device)
-    encode_into(codes, scale, x)
-    return codes, scale
+        return x.to(dtype), torch.empty(0, dtype=torch.float32, device=x.device) if needs_scale else None
+    local = local_part(x)
+    codes = torch.empty_like(local, dtype=dtype)
+    scale = torch.empty(scale_shape(local.numel()), dtype=torch.float32, device=x.device)
+    encode_into(codes, scale, local)
+    return distributed_like(x, codes), scale_like(x, scale)
 
 
 def encode_into(codes: Tensor, scale: Tensor, x: Tensor, random: Tensor | None = None) -> None:
@@ -134,10 +142,43 @@ def decode(codes: Tensor, scale: Tensor) -> Tensor:
     return shaped.permute([order.index(d) for d in range(len(order))])
 
 
+def decoded(codes: Tensor, scale: Tensor) -> Tensor:
+    """The numbers that were stored, distributed as the codes are."""
+    return distributed_like(codes, decode(local_part(codes), local_part(scale)))
+
+
 def working_buffer(state: State, name: str) -> Tensor:
     """A state buffer, decoded if it is in 8 bits."""
     buffer = state[name]
-    return decode(buffer, state[scale_name(name)]) if buffer.dtype in CODE_OF_DTYPE else buffer
+    return decoded(buffer, state[scale_name(name)]) if buffer.dtype in CODE_OF_DTYPE else buffer
+
+
+def scale_like(codes: Any, scale: Tensor) -> Tensor:
+    """The scales of a shard, as a part of those of the whole."""
+    place = place_of(codes)
+    return scale if place is None else from_local(type(codes), scale, _scale_place(place))
+
+
+def _scale_place(place: Place) -> Place:
+    return replace(place, shape=scale_shape(prod(place.shape)), strides=(1,))
+
+
+def cuts_blocks(place: Place) -> bool:
+    """Whether a shard of a tensor begins or ends within a block of the whole, or its scales would not be its own."""
+    sharded = [placement for placement in place.placements if not placement.is_replicate()]
+    if not place.is_contiguous or any(getattr(placement, "dim", None) != 0 for placement in sharded):
+        return True
+    numel, row = prod(place.shape), prod(place.shape[1:])
+    for coordinate in product(*map(range, place.mesh.shape)):
+        block, scales = place.block_at(coordinate), _scale_place(place).block_at(coordinate)
+        if block is None or scales is None:
+            return True
+        first, end = block[0][0] * row, sum(block[0]) * row
+        if first % BLOCK or (end % BLOCK and end != numel):
+            return True
+        if end > first and scales[0] != (first // BLOCK, scale_shape(end - first)[0]):
+            return True
+    return False
 
 
 def _memory_order(x: Tensor) -> list[int]:

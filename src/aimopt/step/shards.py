@@ -14,8 +14,8 @@ a matrix geometry needs whole matrices (`owners.py`). For example of a parameter
 Distributed tensors are recognized by their attributes, because importing their module would make every import slower.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -56,6 +56,11 @@ class Place:
         return _block(self.shape, tuple(self.mesh.shape), self.placements, coordinate)
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether the whole has neither gaps nor another order of dimensions in memory."""
+        return _is_contiguous(self.shape, self.strides)
+
+    @property
     def replicas(self) -> int:
         """How many ranks hold each element."""
         pairs = zip(self.placements, self.mesh.shape, strict=True)
@@ -72,7 +77,7 @@ class Place:
         """The positions of the local elements, in their order in memory; None if a `Span` cannot say it."""
         if self.block is None or self.origin is None:
             return None
-        if not local.is_contiguous() or not _is_contiguous(self.shape, self.strides):
+        if not local.is_contiguous() or not self.is_contiguous:
             return None
         if local.numel() == 0:
             return Span(0, 1, 0)
@@ -149,14 +154,68 @@ def local_part(x: Any) -> Tensor:
     return x.to_local() if is_distributed(x) else x
 
 
-def local_row(row: Sequence[Tensor]) -> tuple[Sequence[Tensor], Place | None]:
-    """The local parts of a parameter, its gradient and its state, and their place; unchanged if these have several."""
-    distributed: list[Any] = [x for x in row if is_distributed(x)]
+def local_row(row: Sequence[Tensor], shaped: Container[int] = ()) -> tuple[Sequence[Tensor], Place | None]:
+    """The local parts of a parameter, its gradient and its state, and their place; unchanged if these have several.
+
+    Those at the positions `shaped` have shapes and places of their own.
+    """
+    distributed: list[Any] = [x for i, x in enumerate(row) if is_distributed(x) and i not in shaped]
     if not is_distributed(row[0]) or len({(x.device_mesh, tuple(x.placements)) for x in distributed}) != 1:
         return row, None
     if any(placement.is_partial() for placement in distributed[0].placements):
         return row, None
     return [local_part(x) for x in row], place_of(row[0])
+
+
+def distributed_like(x: Any, local: Tensor) -> Tensor:
+    """A local part as the kind of tensor that x is."""
+    if not is_distributed(x):
+        return local
+    place = place_of(x)
+    assert place is not None
+    return from_local(type(x), local, place)
+
+
+def from_local(kind: Any, local: Tensor, place: Place) -> Tensor:
+    """A local part as a distributed tensor of this kind."""
+    shape = torch.Size(place.shape)
+    whole: Tensor = kind.from_local(
+        local, place.mesh, place.placements, run_check=False, shape=shape, stride=place.strides
+    )
+    return whole
+
+
+def whole_tensor(x: Any) -> Tensor:
+    """All elements of a tensor; of a distributed one they are gathered on every rank."""
+    return x.full_tensor() if is_distributed(x) else x
+
+
+def distributed_buffer(x: Tensor, p: Any) -> Tensor:
+    """A state buffer with a shape of its own, of which every rank has the whole, distributed as its parameter is.
+
+    Where the parameter is sharded, it is sharded along its first dimension: so the ranks share its memory.
+    """
+    if not is_distributed(p):
+        return x
+    from torch.distributed.tensor import Shard  # not at the top: it is slow, and only needed where it is loaded already
+
+    place = replicated(p.device_mesh, x)
+    if x.ndim:
+        shards = [
+            new if old.is_replicate() else Shard(0) for old, new in zip(p.placements, place.placements, strict=True)
+        ]
+        place = replace(place, placements=tuple(shards))
+    local = (
+        x.new_empty(0) if place.block is None else x[tuple(slice(first, first + size) for first, size in place.block)]
+    )
+    return from_local(type(p), local.contiguous(), place)
+
+
+def replicated(mesh: Any, x: Tensor) -> Place:
+    """The place of a tensor that all ranks of a mesh have as a whole."""
+    from torch.distributed.tensor import Replicate
+
+    return Place(mesh, (Replicate(),) * mesh.ndim, tuple(x.shape), tuple(x.stride()))
 
 
 def with_placement_of(p: Any, grad: Any) -> Tensor:

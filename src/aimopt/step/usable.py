@@ -17,8 +17,17 @@ from torch.autograd import forward_ad
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Initial
 from aimopt.step.gather import Gathered
-from aimopt.step.quantization import CODE_OF_DTYPE, Code, coded_buffers, scale_name, scale_shape, state_dtype
-from aimopt.step.shards import any_rank, local_part, trains_together
+from aimopt.step.quantization import (
+    BLOCK,
+    CODE_OF_DTYPE,
+    Code,
+    coded_buffers,
+    cuts_blocks,
+    scale_name,
+    scale_shape,
+    state_dtype,
+)
+from aimopt.step.shards import any_rank, local_part, place_of, trains_together
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
 DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
@@ -45,7 +54,7 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
         ordinary = _are_ordinary(p, grad, tensors.values()) and all(map(_is_ordinary_scalar, scalars.values()))
         reason = None
         if not ordinary:
-            shapes = {name: initial.shape_for(p) for name, initial in shaped.items()}
+            shapes = {name: _expected_shape(gathered, i, name, initial) for name, initial in shaped.items()}
             reason = (
                 why_not_stored_in_8_bits(p, buffers, gathered.group)
                 or _why_codes_unusable(state, codes)
@@ -59,6 +68,16 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
             reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices{flattened}")
         if reason is not None:
             raise refusal(gathered, i, optimizer, reason)
+
+
+def _expected_shape(gathered: Gathered, i: int, name: str, initial: Initial) -> torch.Size:
+    """The shape of a buffer that has its own; of its local part, if that is what was gathered."""
+    place = gathered.places[i] if gathered.places else None
+    shape = initial.shape_for(gathered.params[i], place.shape if place else None)
+    own = gathered.buffer_places[i].get(name) if gathered.buffer_places else None
+    if own is None or own.block is None or own.shape != shape:
+        return shape
+    return torch.Size(size for _, size in own.block)
 
 
 def _are_ordinary(p: Tensor, grad: Tensor, buffers: Iterable[Any]) -> bool:
@@ -110,9 +129,15 @@ def why_unusable(
 
 def why_not_stored_in_8_bits(p: Tensor, buffers: dict[str, Initial], group: dict[str, Any]) -> Reason | None:
     """Why the state of a parameter cannot be stored in 8 bits, though its group is to do that; None if it can."""
+    place = place_of(p)
     if is_plain(type(p)) or not any(state_dtype(p, buffer, group) in CODE_OF_DTYPE for buffer in buffers.values()):
         return None
-    return Reason("it is distributed, and a block of 8-bit state would span two shards; use state_dtype='bfloat16'")
+    if place is not None and not cuts_blocks(place):
+        return None
+    return Reason(
+        f"it is distributed, and a block of {BLOCK} elements of 8-bit state would span two shards; distribute it by "
+        "Shard(0) in equal shards of whole blocks, or give it a group with state_dtype='bfloat16'"
+    )
 
 
 def _why_codes_unusable(state: Mapping[str, Any], codes: Mapping[str, Code]) -> Reason | None:
@@ -131,7 +156,7 @@ def why_not_coded(key: str, x: Tensor, scale: Any, code: Code) -> Reason | None:
         return Reason(f"its state {key!r} has dtype {x.dtype}, and in 8 bits it is {code.dtype}")
     if not isinstance(scale, Tensor):
         return Reason(f"{name} must be a tensor with the scales of {key!r}, and is a {type(scale).__name__}")
-    if scale.dtype != torch.float32 or scale.shape != shape or not is_plain(type(scale)):
+    if scale.dtype != torch.float32 or scale.shape != shape or is_plain(type(scale)) != is_plain(type(x)):
         kind = f"a {type(scale).__name__} of {scale.dtype} and shape {tuple(scale.shape)}"
         return Reason(f"{name} must be a tensor of torch.float32 and shape {shape}, one per block, and is {kind}")
     if scale.device != x.device:
