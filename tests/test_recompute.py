@@ -66,13 +66,40 @@ def test_a_changed_page_is_refused(tmp_path: Path, old: str, new: str, complaint
     assert any(complaint in sentence for sentence in said), said
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "complaint"),
+    [
+        (
+            "reproduction.md",
+            "| 1.65825 ± 0.00753 | 40 |",
+            "| 1.65825 ± 0.00753 | 20 |",
+            "the page says '20', recomputed is '40'",
+        ),
+        ("reproduction.md", "| 0.6503 | 13.0243", "| 0.65 | 13.0343", "the page says '13.0343 ± 0.0186'"),
+        ("reproduction.md", "581 runs", "582 runs", "the page does not say '581 runs"),
+        (
+            "README.md",
+            "| better: +0.79 % [+0.56, +1.02] |",
+            "| better: +0.89 % [+0.56, +1.02] |",
+            "the page says 'better",
+        ),
+        ("README.md", "equal within ±0.3 %", "better", "recomputed is 'equal within ±0.3 %"),
+    ],
+)
+def test_a_change_of_decided_results_is_refused(tmp_path: Path, name: str, old: str, new: str, complaint: str) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    said = changed_page(tmp_path, name, old, new)
+    assert any(complaint in sentence for sentence in said), said
+
+
 def changed_page(folder: Path, name: str, old: str, new: str) -> list[str]:
     """What is said about a page with a change."""
-    text = (ROOT / "docs" / name).read_text()
+    (page,) = (path for path in recompute.PAGES if Path(path).name == name)
+    text = (ROOT / page).read_text()
     assert old in text
     (folder / "results").symlink_to(ROOT / "docs" / "results")
     (folder / name).write_text(text.replace(old, new, 1))
-    return [*disagreements(Page(folder / name), recompute.PAGES[f"docs/{name}"])]
+    return [*disagreements(Page(folder / name), recompute.PAGES[page])]
 
 
 def test_numbers_agree_at_the_printed_precision() -> None:
