@@ -39,7 +39,7 @@ sanitize: $(VENV)/test.ready
 
 # The report of the runs that docs/results keeps.
 report: $(VENV)/language.ready $(VENV)/rl.ready
-	rm -rf build/results && mkdir -p build/results && tar -xf docs/results/mini.tar.xz -C build/results
+	rm -rf build/results && mkdir -p build/results && for archive in docs/results/*.tar.xz; do tar -xf $$archive -C build/results; done
 	$(BIN)/aimopt report build/results --out build/report
 
 # The site, to be opened as a file; NO_MKDOCS_2_WARNING: the theme's note about versions to come.

@@ -1,7 +1,8 @@
 """The picture at the top of README: `python benchmarks/overview_picture.py`, from the runs that docs/results keeps.
 
-One row per setting: RADAR's lead over AdamW with the same seed, in standard deviations of AdamW's five results. Nothing
-is trained, and no run is left out.
+Two rows per setting: RADAR's gain over AdamW with the same seed, and over AdamW with a tuned β1. A point per seed; the
+bar is the interval of the verdict, which holds for all looks and contenders together.
+Nothing is trained, and no run is left out.
 """
 
 import tarfile
@@ -9,18 +10,24 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from aimopt import palette
 from aimopt.lab.analysis.analyse import analyse_study
-from aimopt.lab.report import phrasing
+from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.sequential import relative_gains
 from aimopt.paper.entries import TASKS
 from aimopt.theory import plots
 
 DOCS = Path(__file__).parent.parent / "docs"
-SUBJECT, REFERENCE = "RADAR", "AdamW"
+SUBJECT = "RADAR"
+REFERENCES = {
+    "AdamW": ("AdamW", palette.NAVY.light),
+    "AdamW(tune='beta1')": ("AdamW, β1 tuned", palette.VERMILION.light),
+}
 
 
 def main() -> None:
@@ -32,47 +39,39 @@ def main() -> None:
 
 
 def draw(store: Store, runs: Mapping[str, Run]) -> Figure:
-    figure, ((axes,),) = plots.new_figure(
-        1, 1, (9, 4.2), f"{SUBJECT} against {REFERENCE}: the paper's seven settings, in miniature"
-    )
-    comparisons = {study.task: study for study in store.studies() if study.is_comparison}
-    labels = []
-    for row, task in enumerate(TASKS):
-        analysis = analyse_study(comparisons[task], runs)
-        subject, reference = analysis.standing(SUBJECT), analysis.standing(REFERENCE)
-        assert subject.spread is not None
-        assert reference.spread is not None
-        unit = reference.spread.std * (1 if analysis.measure.better == "higher" else -1)
-        by_seed = {result.seed: result.value for result in reference.finals}
-        leads = [(result.value - by_seed[result.seed]) / unit for result in subject.finals]
-        last = row == len(TASKS) - 1
-        axes.plot(
-            sum(leads) / len(leads),
-            row,
-            "|",
-            color=palette.VERMILION.light,
-            markersize=18,
-            markeredgewidth=3,
-            label="mean" if last else "",
-        )
-        axes.plot(
-            leads,
-            [row] * len(leads),
-            "o",
-            color=palette.NAVY.light,
-            markersize=5,
-            alpha=0.7,
-            label="one seed" if last else "",
-        )
-        labels.append(f"{analysis.title}\n{phrasing.verdict(subject.difference)}")
-    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    studies = {(study.task, study.reference): study for study in store.studies() if study.is_comparison}
+    tasks = [task for task in TASKS if (task, "AdamW") in studies]
+    title = f"{SUBJECT} against AdamW, and against AdamW with a tuned β1"
+    figure, ((axes,),) = plots.new_figure(1, 1, (9, 0.8 + 1.0 * len(tasks)), title)
+    labels: list[tuple[float, str]] = []
+    for row, task in enumerate(tasks):
+        for offset, (reference, (name, color)) in enumerate(REFERENCES.items()):
+            analysis = analyse_study(studies[task, reference], runs)
+            place = row + 0.36 * offset - 0.18
+            verdict = _draw_gains(axes, analysis, place, color)
+            labels.append((place, f"{analysis.title}\nagainst {name}: {verdict}"))
+    axes.set_yticks([place for place, _ in labels], [text for _, text in labels], fontsize=7)
     axes.invert_yaxis()
     axes.axvline(0, color=palette.INK.light, linewidth=1)
-    axes.set_xlabel(
-        f"lead of {SUBJECT} over {REFERENCE} with the same seed, in standard deviations of {REFERENCE}'s results"
-    )
-    axes.legend(loc="lower right", fontsize=8)
+    axes.set_xlabel(f"gain of {SUBJECT} with the same seed, in per cent; shaded: differences that do not count")
     return figure
+
+
+def _draw_gains(axes: Axes, analysis: StudyAnalysis, place: float, color: str) -> str:
+    """The seeds and the interval in one row; the result is the verdict."""
+    subject, reference = analysis.standing(SUBJECT), analysis.reference
+    by_seed = {result.seed: result.value for result in reference.finals}
+    seeds = [result for result in subject.finals if result.seed in by_seed]
+    gains = relative_gains(
+        [result.value for result in seeds], [by_seed[result.seed] for result in seeds], analysis.measure.better
+    )
+    assert subject.decision is not None
+    margin = 100 * analysis.study.margin
+    axes.fill_betweenx([place - 0.16, place + 0.16], -margin, margin, color=palette.INK.light, alpha=0.15, linewidth=0)
+    ends = [100 * subject.decision.low, 100 * subject.decision.high]
+    axes.plot(100 * gains, [place] * len(gains), "o", color=color, markersize=4, alpha=0.55)
+    axes.plot(ends, [place] * 2, "-", color=color, linewidth=2.5)
+    return subject.decision.verdict
 
 
 if __name__ == "__main__":

@@ -1,32 +1,111 @@
-"""The tables of docs/reproduction.md, from a store: `python benchmarks/reproduction.py results`.
+"""The tables of docs/reproduction.md and docs/reproduction-mini-1.md: `python benchmarks/reproduction.py STORE`.
 
-Each setting twice compared, with AdamW and with RADAR, since the paper's claim is that RADAR is ahead of all.
+In the paper's protocol each setting is compared twice, with AdamW and with RADAR, since the paper's claim is that RADAR
+is ahead of all. With seeds until decided there are two studies per setting: against AdamW, and against AdamW with a
+tuned β1.
 """
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scipy.stats import spearmanr
 
 from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
-from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.verdicts import verdict_kind
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 from aimopt.paper.entries import TASKS
 
+REFERENCES = ("AdamW", "AdamW(tune='beta1')")
+# How the pages name the contenders that have options.
+SHOWN = {
+    "AdamW(tune='beta1')": "AdamW, β1 tuned",
+    "RADAR(tune='beta1')": "RADAR, β1 tuned",
+    "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))": "QHAdam, ν 0.7, β1 0.995",
+}
+
 
 def tables(store: Store) -> Iterator[str]:
     """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
     runs = store.runs()
-    for study in sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task))):
-        table = comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
-        yield from table(study, runs)
+    studies = sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task)))
+    in_looks = [study for study in studies if study.looks and study.name == COMPARISON]
+    if in_looks:
+        yield from tables_in_looks(in_looks, runs)
+    for study in studies:
+        if study not in in_looks:
+            table = comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
+            yield from table(study, runs)
+            yield ""
+
+
+def tables_in_looks(studies: Sequence[Study], runs: Mapping[str, Run]) -> Iterator[str]:
+    """The settings in short, then every contender of each."""
+    analyses: dict[str, list[StudyAnalysis]] = {}
+    for study in sorted(studies, key=lambda s: s.reference != REFERENCES[0]):
+        analysis = analyse_study(study, runs)
+        if analysis.progress.complete:
+            analyses.setdefault(study.task, []).append(analysis)
+    yield "| setting | paper | AdamW | RADAR | RADAR against AdamW | against AdamW, β1 tuned | both with β1 tuned |"
+    yield "|---|---|---|---|---|---|---|"
+    for pair in analyses.values():
+        papers = [pair[0].standing(label).published for label in ("AdamW", "RADAR")]
+        cells = [
+            pair[0].title,
+            " → ".join(f"{p.mean:g}" for p in papers if p),
+            *(mean(pair[0], most_seeds(pair, label)) for label in ("AdamW", "RADAR")),
+            *(decision(analysis.standing("RADAR")) for analysis in pair),
+            decision(pair[-1].standing("RADAR(tune='beta1')")),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for pair in analyses.values():
+        yield from comparison_in_looks(pair)
         yield ""
+
+
+def comparison_in_looks(pair: Sequence[StudyAnalysis]) -> Iterator[str]:
+    """Every contender, the best first, with its verdicts against both references."""
+    first = pair[0]
+    yield f"### {first.title} (`{first.study.task}`)"
+    yield ""
+    yield f"| optimizer | rate | β1 | {first.measure.label} | seeds | against AdamW | against AdamW, β1 tuned |"
+    yield "|---|---|---|---|---|---|---|"
+    sign = 1 if first.measure.better == "lower" else -1
+    standings = [most_seeds(pair, standing.label) for standing in first.standings]
+    for s in sorted(standings, key=lambda s: sign * s.spread.mean if s.spread else 0):
+        cells = (
+            SHOWN.get(s.label, s.label),
+            f"{s.lr:.3g}{', edge' if s.edge else ''}",
+            f"{s.tuned.get('beta1', momentum(s)):g}",
+            spread(first, s),
+            str(len(s.finals)),
+            *(decision(analysis.standing(s.label)) for analysis in pair),
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def most_seeds(pair: Sequence[StudyAnalysis], label: str) -> Standing:
+    """The standing of a contender in the study in which it has more seeds."""
+    return max((analysis.standing(label) for analysis in pair), key=lambda standing: len(standing.finals))
+
+
+def momentum(standing: Standing) -> float:
+    return float(standing.options["betas"][0])
+
+
+def decision(standing: Standing) -> str:
+    """The verdict, with the mean gain and its interval in per cent; of the reference, nothing."""
+    if standing.decision is None or standing.difference is None:
+        return ""
+    found = standing.decision
+    center = 100 * (found.low + found.high) / 2
+    return f"{found.verdict}: {center:+.2f} % [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
 
 
 def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:

@@ -14,7 +14,13 @@ import pytest
 from scipy import stats
 
 import recompute
-from archived_runs import Archive, holm, verdicts
+from aimopt.lab.protocol.search import Search
+from aimopt.lab.stats import sequential
+from aimopt.lab.stats.sequential import decide
+from aimopt.lab.stats.values import Better
+from recomputation.archive import Archive, searched_momenta
+from recomputation.pages import Page, disagreements, says
+from recomputation.verdicts import decisions, holm, relative_gains, verdicts
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,22 +62,53 @@ def test_all_tables_follow_from_the_archives_without_aimopt() -> None:
     ],
 )
 def test_a_changed_page_is_refused(tmp_path: Path, old: str, new: str, complaint: str) -> None:
-    text = (ROOT / "docs" / "reproduction.md").read_text()
-    assert old in text
-    (tmp_path / "results").symlink_to(ROOT / "docs" / "results")
-    (tmp_path / "reproduction.md").write_text(text.replace(old, new, 1))
-    page = recompute.Page(tmp_path / "reproduction.md")
-    said = [*recompute.disagreements(page, recompute.PAGES["docs/reproduction.md"])]
+    said = changed_page(tmp_path, "reproduction-mini-1.md", old, new)
     assert any(complaint in sentence for sentence in said), said
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "complaint"),
+    [
+        (
+            "reproduction.md",
+            "| 1.65825 ± 0.00753 | 40 |",
+            "| 1.65825 ± 0.00753 | 20 |",
+            "the page says '20', recomputed is '40'",
+        ),
+        ("reproduction.md", "| 0.6503 | 13.0243", "| 0.65 | 13.0343", "the page says '13.0343 ± 0.0186'"),
+        ("reproduction.md", "581 runs", "582 runs", "the page does not say '581 runs"),
+        (
+            "README.md",
+            "| better: +0.79 % [+0.56, +1.02] |",
+            "| better: +0.89 % [+0.56, +1.02] |",
+            "the page says 'better",
+        ),
+        ("README.md", "equal within ±0.3 %", "better", "recomputed is 'equal within ±0.3 %"),
+    ],
+)
+def test_a_change_of_decided_results_is_refused(tmp_path: Path, name: str, old: str, new: str, complaint: str) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    said = changed_page(tmp_path, name, old, new)
+    assert any(complaint in sentence for sentence in said), said
+
+
+def changed_page(folder: Path, name: str, old: str, new: str) -> list[str]:
+    """What is said about a page with a change."""
+    (page,) = (path for path in recompute.PAGES if Path(path).name == name)
+    text = (ROOT / page).read_text()
+    assert old in text
+    (folder / "results").symlink_to(ROOT / "docs" / "results")
+    (folder / name).write_text(text.replace(old, new, 1))
+    return [*disagreements(Page(folder / name), recompute.PAGES[page])]
+
+
 def test_numbers_agree_at_the_printed_precision() -> None:
-    assert recompute.says("1.665 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
-    assert not recompute.says("1.664 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
-    assert recompute.says("at −0.5, edge", [-0.46, ", edge"])
-    assert recompute.says("1.25e-06", [1.2499e-6], whole=True)
-    assert not recompute.says("1.25e-06", [1.24e-6], whole=True)
-    assert not recompute.says("0.0", [], whole=True)
+    assert says("1.665 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
+    assert not says("1.664 ± 0.013", [1.6646, " ± ", 0.01347], whole=True)
+    assert says("at −0.5, edge", [-0.46, ", edge"])
+    assert says("1.25e-06", [1.2499e-6], whole=True)
+    assert not says("1.25e-06", [1.24e-6], whole=True)
+    assert not says("0.0", [], whole=True)
 
 
 def test_holm_and_verdicts_by_hand() -> None:
@@ -84,6 +121,35 @@ def test_holm_and_verdicts_by_hand() -> None:
     assert said == {"B": "better", "C": "identical"}
     assert verdicts({"A": losses, "B": lower}, "A", "higher") == {"B": "worse"}
     assert verdicts({"A": losses, "B": {0: 0.5, 1: 0.7}}, "A", "lower") == {"B": "cannot tell"}
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_decisions_in_looks_agree_with_the_lab(case: int) -> None:
+    """Two statements of one rule, on random gains: clear, small and no differences, and an identical contender."""
+    draw = np.random.default_rng(case)
+    looks, margin = [(5, 10, 20, 40), (5, 10)][case % 2], 0.005
+    shifts = {"a": 0.03, "b": -0.03, "c": 0.006, "d": 0.0}
+    gains = {label: shift + 0.01 * draw.standard_t(4, size=looks[-1]) for label, shift in shifts.items()}
+    gains["same"] = np.zeros(looks[-1])
+    for label, found in decisions(gains, looks, margin).items():
+        known = decide(gains, looks, margin)[label]
+        assert (found.verdict, found.seeds) == (known.verdict, known.seeds)
+        assert (found.low, found.high) == pytest.approx((known.low, known.high))
+
+
+def test_points_of_a_search_agree_with_the_lab() -> None:
+    options = {"betas": [0.9, 0.999]}
+    known = Search().points_of(usual_rate=1e-3, options=options, tuned=("beta1",))
+    assert searched_momenta(7) == [dict(point.options)["beta1"] for point in known]
+
+
+def test_relative_gains_agree_with_the_lab() -> None:
+    draw = np.random.default_rng(0)
+    own, reference = ({seed: float(value) for seed, value in enumerate(draw.uniform(1, 2, 7))} for _ in range(2))
+    better: Better
+    for better in ("lower", "higher"):
+        known = sequential.relative_gains([*own.values()], [*reference.values()], better)
+        assert relative_gains(own, reference, better) == pytest.approx(known)
 
 
 def test_an_archive_with_facts_needs_no_guess(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
-"""The runs of an archive, read and judged without aimopt: numpy, scipy and the json files are all it takes.
+"""The runs of an archive, read without aimopt: numpy and the json files are all it takes.
 
-    archive = Archive.read([Path("docs/results/mini.tar.xz")])
-    study = archive.study("cifar10-vit", name="compare")
-    archive.chosen("RADAR", study).rate                   0.005, by the mean of the last three validation losses
-    archive.finals("RADAR", study)                        {0: 1.6912, 1: 1.6622, …}: seed -> test loss
-    verdicts({"RADAR": …, "AdamW": …}, "AdamW", "lower")  {"RADAR": "better"}
+archive = Archive.read([Path("docs/results/mini-1.tar.xz")])
+study = archive.study("cifar10-vit", name="compare")
+archive.chosen("RADAR", study).rate                   0.005, by the mean of the last three validation losses
+archive.finals("RADAR", study)                        {0: 1.6912, 1: 1.6622, …}: seed -> test loss
 
-Everything is stated a second time here on purpose: `recompute.py` compares it with what the lab printed.
+A file that is not the one its run was finished with is refused.
 """
 
 import ast
@@ -20,12 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
-LEVEL = 0.05
-ENOUGH_SEEDS = 5
+PUBLISHED = Path(__file__).parents[2] / "src" / "aimopt" / "paper" / "published.py"  # the paper's numbers
 SCORED = 3  # the score of a search run is the mean of this many last evaluations
-ALL_FLIPS = 1 << 16
+MOMENTUM = (0.5, 0.02)  # the range of 1 − β1 in a search over β1
 WORST = {"lower": math.inf, "higher": -math.inf}
 # Of archives whose studies have no facts: the measure of the search, the reported one, and which direction is better.
 MEASURES = {
@@ -42,10 +39,11 @@ Study = Mapping[str, Any]  # the json file of a study
 
 
 class Choice(NamedTuple):
-    """The learning rate that the search chose."""
+    """What the search chose."""
 
     rate: float
     at_edge: bool
+    momentum: float | None = None  # β1, if it was searched too
 
 
 @dataclass(frozen=True)
@@ -99,21 +97,38 @@ class Archive:
     def finals(self, label: str, study: Study, rate: float | None = None) -> dict[int, float]:
         """Per seed, the last value of the reported measure at the chosen rate, or at a given one."""
         _, key, better = self.measures(study)
-        rate = self.chosen(label, study).rate if rate is None else rate
-        runs = {run.config["seed"]: run for run in self._runs_of(label, study) if _near(run.config["lr"], rate)}
+        choice = self.chosen(label, study) if rate is None else Choice(rate, at_edge=False)
+        runs = {run.config["seed"]: run for run in self._runs_of(label, study) if _is_at(run, choice)}
         return {seed: runs[seed].mean_of_last(key, better, 1) for seed in study["seeds"] if seed in runs}
 
     def chosen(self, label: str, study: Study) -> Choice:
         """The best rate of the search; of equal ones, the lowest. Without a search, the grid's one rate."""
         label = study.get("rate_of") or label
-        if len(study["grid"]) == 1:
+        if len(study["grid"]) == 1 and not study.get("search"):
             return Choice(self.usual_rate(label, study) * study["grid"][0], at_edge=False)
+        if study.get("search"):
+            return self._chosen_in_rounds(label, study)
         key, _, better = self.measures(study)
         sign = 1 if better == "lower" else -1
         searched = sorted(self._searched(label, study), key=lambda run: run.config["lr"])
         scores = [sign * run.mean_of_last(key, better, SCORED) for run in searched]
         best = int(np.argmin(scores))
         return Choice(searched[best].config["lr"], at_edge=best in (0, len(scores) - 1))
+
+    def _chosen_in_rounds(self, label: str, study: Study) -> Choice:
+        """Of the points that were tried on every tuning seed, the one with the best mean score."""
+        key, _, better = self.measures(study)
+        sign, seeds = 1 if better == "lower" else -1, study["search"]["seeds"]
+        tuned = bool(_contender(label, study).get("tune"))
+        scores: dict[tuple[float, float | None], dict[int, float]] = {}
+        for run in self._runs_of(label, study):
+            if run.config["seed"] in seeds:
+                point = run.config["lr"], run.config["options"]["betas"][0] if tuned else None
+                scores.setdefault(point, {})[run.config["seed"]] = sign * run.mean_of_last(key, better, SCORED)
+        means = {point: np.mean([*by_seed.values()]) for point, by_seed in scores.items() if len(by_seed) == len(seeds)}
+        rate, momentum = min(means, key=lambda point: (means[point], point))
+        tried = [point[0] for point in scores if point[1] == momentum]
+        return Choice(rate, rate in (min(tried), max(tried)), momentum)
 
     def count_runs(self, label: str, study: Study) -> int:
         """The number of runs of a contender: its search, and the final runs at the chosen and at the usual rate."""
@@ -154,15 +169,51 @@ class Archive:
             tuned = [run for run in of_optimizer if run.config["seed"] == study["tuning_seed"]]
             usual = (tuned or of_optimizer)[0].config["options"]
             options = {**usual, **contender["options"]}
-        return [run for run in of_optimizer if run.config["options"] == options]
+        tuned = contender.get("tune", [])
+        if tuned not in ([], ["beta1"]):
+            raise ValueError(f"{label} tunes {tuned}; only a search over beta1 is recomputed here")
+        momenta = searched_momenta(study["search"]["points"]) if tuned else [None]
+        allowed = [_with_momentum(options, momentum) for momentum in momenta]
+        return [run for run in of_optimizer if run.config["options"] in allowed]
 
 
 def _contender(label: str, study: Study) -> Mapping[str, Any]:
     return next(contender for contender in study["contenders"] if contender["label"] == label)
 
 
+def searched_momenta(count: int) -> list[float]:
+    """The values of β1 in the list of points: Halton's numbers in base 3, even in the logarithm of 1 − β1."""
+    low, high = MOMENTUM
+    return [round(1 - low * (high / low) ** _halton_number(index, 3), 4) for index in range(1, count + 1)]
+
+
+def _halton_number(index: int, base: int) -> float:
+    """The digits of a number in this base, in reverse order behind the point."""
+    digits = np.base_repr(index, base)
+    return float(int(digits[::-1], base)) / base ** len(digits)
+
+
+def _with_momentum(options: Mapping[str, Any], momentum: float | None) -> Mapping[str, Any]:
+    return options if momentum is None else {**options, "betas": [momentum, *options["betas"][1:]]}
+
+
+def _is_at(run: ArchivedRun, choice: Choice) -> bool:
+    momentum_agrees = choice.momentum is None or run.config["options"]["betas"][0] == choice.momentum
+    return _near(run.config["lr"], choice.rate) and momentum_agrees
+
+
 def _same_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return (one["task"], one["scale"]) == (other["task"], other["scale"])
+    """Whether a run or study belongs to the setting of a study; studies without facts use no other settings."""
+    settings = (_settings(record) for record in (one, other))
+    known = [found for found in settings if found is not None]
+    return (one["task"], one["scale"]) == (other["task"], other["scale"]) and (len(known) < 2 or known[0] == known[1])
+
+
+def _settings(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """All settings of a run's config, or of a study with facts; a run has its learning rate elsewhere."""
+    is_run = "seed" in record
+    found = record["settings"] if is_run else record.get("facts", {}).get("settings")
+    return None if found is None else {name: value for name, value in found.items() if name != "lr"}
 
 
 def _near(one: float, other: float) -> bool:
@@ -186,67 +237,6 @@ def _run(folder: PurePosixPath, contents: Mapping[PurePosixPath, bytes]) -> Arch
         raise ValueError(f"{folder}/metrics.jsonl is not the file that its run was finished with")
     history = [json.loads(line) for line in lines.splitlines()]
     return ArchivedRun(manifest["config"], result["status"], result["facts"]["seconds"], history)
-
-
-def verdicts(values: Mapping[str, Mapping[int, float]], reference: str, better: str) -> dict[str, str]:
-    """Per contender: better, worse, identical or cannot tell.
-
-    The t-test with Holm's correction and the sign flips must agree. A contender that equals the reference on every seed
-    is not tested, and so does not count in Holm's family.
-    """
-    gains = {label: _gains(by_seed, values[reference], better) for label, by_seed in values.items()}
-    tested = {label: gain for label, gain in gains.items() if label != reference and gain.any()}
-    t_p = {label: float(stats.ttest_1samp(gain, 0).pvalue) for label, gain in tested.items()}
-    corrected = holm(t_p)
-    verdict_of = {label: "identical" for label in gains if label not in tested and label != reference}
-    for label, gain in tested.items():
-        least = max(LEVEL, 2 / 2 ** len(gain))
-        sure = len(gain) >= ENOUGH_SEEDS and corrected[label] < LEVEL and sign_flip_p(gain) <= least * (1 + 1e-9)
-        verdict_of[label] = ("better" if gain.mean() > 0 else "worse") if sure else "cannot tell"
-    return verdict_of
-
-
-def _gains(values: Mapping[int, float], reference: Mapping[int, float], better: str) -> np.ndarray:
-    shared = [seed for seed in reference if seed in values]
-    gains = np.array([reference[seed] - values[seed] for seed in shared]) * (1 if better == "lower" else -1)
-    if not np.isfinite(gains).all():
-        raise ValueError("a run diverged; the verdict of such a table is not recomputed here")
-    return gains
-
-
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Holm's step-down correction."""
-    corrected, largest = {}, 0.0
-    for position, label in enumerate(sorted(p, key=lambda name: p[name])):
-        largest = max(largest, (len(p) - position) * p[label])
-        corrected[label] = min(1.0, largest)
-    return corrected
-
-
-def sign_flip_p(gains: np.ndarray) -> float:
-    """The exact permutation test of scipy of the mean of paired differences."""
-    if 2 ** len(gains) > ALL_FLIPS:
-        raise ValueError(f"{len(gains)} seeds have too many sign flips to try all of them")
-    test = stats.permutation_test(
-        (gains,), lambda x, axis: x.mean(axis), permutation_type="samples", vectorized=True, n_resamples=ALL_FLIPS
-    )
-    return float(test.pvalue)
-
-
-def ranks(means: Mapping[str, float], better: str) -> dict[str, int]:
-    """1 is the best; equal means share the better rank."""
-    sign = 1 if better == "lower" else -1
-    order = stats.rankdata([sign * mean for mean in means.values()], method="min")
-    return dict(zip(means, map(int, order), strict=True))
-
-
-def average_ranks(means: Mapping[str, Mapping[str, float]], better: Mapping[str, str]) -> dict[str, float]:
-    """Per contender, the mean over the tasks of its rank; equal means share the mean of their ranks."""
-    rows = []
-    for task, by_label in means.items():
-        sign = 1 if better[task] == "lower" else -1
-        rows.append(dict(zip(by_label, stats.rankdata([sign * value for value in by_label.values()]), strict=True)))
-    return {label: float(np.mean([row[label] for row in rows])) for label in rows[0]}
 
 
 def published_results(path: Path) -> dict[str, dict[str, tuple[float, float]]]:

@@ -11,8 +11,8 @@ THEORY = "python examples/theory_plots.py"
 PICTURES = {
     "overview.png": (
         "RADAR against AdamW",
-        "RADAR's lead over AdamW with the same seed, in the [seven settings in miniature](reproduction.md): "
-        "a point per seed, and the verdict of five seeds.",
+        "RADAR's gain over AdamW with the same seed, and over AdamW with a tuned β1, in [the settings in miniature]"
+        "(reproduction.md): a point per seed, and the interval of the verdict.",
         "python benchmarks/overview_picture.py",
     ),
     "response.png": (
@@ -45,7 +45,7 @@ PICTURES = {
     ),
     "heat_map.png": (
         "Sensitivity",
-        "Test perplexity of RADAR in fine-tuning over ℓ and γ: [what the sweep says](reproduction.md).",
+        "Test perplexity of RADAR in fine-tuning over ℓ and γ: [what the sweep says](reproduction-mini-1.md).",
         "make report    # build/report/figures has it and all other figures of the runs",
     ),
 }

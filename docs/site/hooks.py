@@ -39,6 +39,7 @@ ORDER = (
     "lab",
     "tasks",
     "reproduction",
+    "reproduction-mini-1",
     "cluster",
     "theory",
     "derivations",

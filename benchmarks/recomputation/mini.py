@@ -1,0 +1,127 @@
+"""What the tables of docs/reproduction.md hold: searches on whole schedules, and seeds until decided."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from recomputation.archive import PUBLISHED, Archive, Study, published_results
+from recomputation.pages import Page, Recomputed, Row, Tables, Text
+from recomputation.verdicts import Decision, decisions, deviation, mean, relative_gains
+
+# How the page names the contenders that have options.
+SHOWN = {
+    "AdamW(tune='beta1')": "AdamW, β1 tuned",
+    "RADAR(tune='beta1')": "RADAR, β1 tuned",
+    "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))": "QHAdam, ν 0.7, β1 0.995",
+}
+CONTROL = "AdamW(tune='beta1')"
+REFERENCES = ("AdamW", CONTROL)
+COMPARISON = r"(?P<title>[^:]+) \(`(?P<task>[\w-]+)`\)"
+
+
+def comparison(page: Page, match: re.Match[str]) -> Recomputed:
+    """Every contender, the best first: rate, β1, values, seeds, and the verdicts against both references."""
+    archive = page.archive
+    studies = {reference: _study(archive, match["task"], reference) for reference in REFERENCES}
+    study = studies["AdamW"]
+    values = _finals(archive, study)
+    said = {reference: _decisions(archive, studies[reference]) for reference in REFERENCES}
+    sign = 1 if archive.measures(study)[2] == "lower" else -1
+    rows: list[Row] = []
+    for label in sorted(values, key=lambda name: sign * mean(values[name])):
+        choice = archive.chosen(label, study)
+        rows.append([
+            [SHOWN.get(label, label)],
+            [choice.rate, ", edge" if choice.at_edge else ""],
+            [choice.momentum or _momentum(study["facts"]["contenders"][label]["options"])],
+            [mean(values[label]), " ± ", deviation(values[label])],
+            [len(values[label])],
+            *(_said(said[reference].get(label)) for reference in REFERENCES),
+        ])  # fmt: skip
+    return Recomputed(rows)
+
+
+def in_short(page: Page, _: re.Match[str]) -> Recomputed:
+    """Per setting: the paper's numbers and ours, and the verdicts on RADAR."""
+    rows: list[Row] = []
+    for section in page.sections:
+        match = re.fullmatch(COMPARISON, section.marker)
+        if match:
+            papers = published_results(PUBLISHED)[match["task"]]
+            in_paper: Text = [papers["AdamW"][0], " → ", papers["RADAR"][0]]
+            rows.append([[match["title"]], in_paper, *_lead(page.archive, match["task"])])
+    return Recomputed(rows)
+
+
+def leads(page: Page, _: re.Match[str]) -> Recomputed:
+    """README's table: the same without the paper's numbers, in the order of the page."""
+    rows: dict[str, Row] = {}
+    for study in page.archive.studies:
+        if study["name"] == "compare" and study["reference"] == "AdamW":
+            title = f"{study['facts']['title']}: {study['facts']['measure']['label']}"
+            rows[title] = [[title], *_lead(page.archive, study["task"])]
+    (section,) = (section for section in page.sections if section.marker == "leads")
+    printed = [cells[0] for cells in section.rows]
+    return Recomputed(sorted(rows.values(), key=lambda row: printed.index(str(row[0][0]))))
+
+
+def _lead(archive: Archive, task: str) -> Row:
+    """The means of AdamW and RADAR; RADAR against both references, and with a tuned β1 against the same of AdamW."""
+    studies = {reference: _study(archive, task, reference) for reference in REFERENCES}
+    values = {reference: _finals(archive, study) for reference, study in studies.items()}
+    said = {reference: _decisions(archive, study) for reference, study in studies.items()}
+    return [
+        *([mean(values["AdamW"][label])] for label in ("AdamW", "RADAR")),
+        *(_said(said[reference]["RADAR"]) for reference in REFERENCES),
+        _said(said[CONTROL]["RADAR(tune='beta1')"]),
+    ]
+
+
+def unchecked(page: Page, match: re.Match[str]) -> Recomputed:
+    """A table that is not about runs."""
+    return Recomputed()
+
+
+def totals(page: Page, _: re.Match[str]) -> Recomputed:
+    """Runs and hours."""
+    archive = page.archive
+    hours = sum(run.seconds for run in archive.runs) / 3600
+    ended_badly = sum(run.status != "finished" for run in archive.runs)
+    return Recomputed(phrases=[
+        (len(archive.runs), " runs, ", hours, " hours of training"),
+        (ended_badly or "none", " failed or diverged"),
+    ])  # fmt: skip
+
+
+def _study(archive: Archive, task: str, reference: str) -> Study:
+    return archive.study(task, name="compare", reference=reference)
+
+
+def _finals(archive: Archive, study: Study) -> dict[str, dict[int, float]]:
+    return {c["label"]: archive.finals(c["label"], study) for c in study["contenders"]}
+
+
+def _decisions(archive: Archive, study: Study) -> dict[str, Decision]:
+    values, better = _finals(archive, study), archive.measures(study)[2]
+    reference = values.pop(study["reference"])
+    gains = {label: relative_gains(by_seed, reference, better) for label, by_seed in values.items()}
+    return decisions(gains, study["looks"], study["margin"])
+
+
+def _said(decision: Decision | None) -> Text:
+    if decision is None:
+        return [""]
+    percent = [100 * number for number in (decision.gain, decision.low, decision.high)]
+    return [f"{decision.verdict}: ", percent[0], " % [", percent[1], ", ", percent[2], "]"]
+
+
+def _momentum(options: Mapping[str, Any]) -> float:
+    return float(options["betas"][0])
+
+
+README: Tables = {"leads": leads, ".+": unchecked}
+TABLES: Tables = {
+    "How it was measured": totals,
+    "In short": in_short,
+    COMPARISON: comparison,
+}
