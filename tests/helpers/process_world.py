@@ -6,6 +6,7 @@ The processes are forked from one server that has imported torch and this packag
 second. They find each other by the environment variables that torchrun sets.
 """
 
+import faulthandler
 import os
 import traceback
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def _run(sender: Any, rank: int, size: int, port: int, function: Callable[..., A
     os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), AIMOPT_COMPILE="0")
     os.environ |= dict(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(0.8 * SECONDS, exit=True)  # a rank that hangs says where
     try:
         sender.send((None, function(*args)))
     except BaseException:
