@@ -152,7 +152,9 @@ def test_adabelief(
 def test_ademamix(
     lr: float, b: tuple[float, float, float], alpha: float, warmup: int | None, wd: float, seed: int
 ) -> None:
-    common: dict[str, Any] = dict(lr=lr, betas=b, alpha=alpha, weight_decay=wd)
+    beta1, beta2, beta3 = b
+    slowest = max(beta1, beta3)  # a β3 below β1 has no sense, and the published schedule then goes on below it
+    common: dict[str, Any] = dict(lr=lr, betas=(beta1, beta2, slowest), alpha=alpha, weight_decay=wd)
     theirs: dict[str, Any] = dict(t_alpha_beta3=warmup, weight_decouple=True, foreach=False)
     agree(
         lambda p: aimopt.AdEMAMix(p, **common, alpha_warmup=warmup, beta3_warmup=warmup),

@@ -12,7 +12,7 @@ RUNS = "--scale --set --store --engine --workers --threads --devices --processes
 RUNS += "--checkpoint-seconds --keep-weights"
 STUDIES = f"--grid --seeds --search-steps --option --protocol --dry-run --no-costs --report {RUNS}"
 FLAGS = {
-    "compare": f"tasks --optimizers --reference --tune --no-untuned {STUDIES}",
+    "compare": f"tasks --optimizers --reference --tune --lengths --no-untuned {STUDIES}",
     "sweep": f"task --preset --over --optimizer --save --trust {STUDIES}",
     "explore": f"task --optimizers --reference --rates --rungs --option {RUNS}",
     "run": f"task --optimizer --lr --seed --steps --option --save --trust {RUNS}",
