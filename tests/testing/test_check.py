@@ -64,7 +64,7 @@ def test_the_table_says_what_is_fused_and_why_not(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert out == f"{report}\n"
     assert "Cautious(inner=Direct(), rescale='mean'): every check holds" in out
-    assert "not fused  it needs the 'mean' of a whole tensor" in out
+    assert "not fused  it needs the 'sum' of a whole tensor" in out
     assert check(aimopt.HeavyBall(), show=False).rows[4].result == "refused"  # with Sign: the sum only multiplies lr
 
 
