@@ -20,7 +20,7 @@ LAYERS = (
     ("parts",),
     ("step",),
     ("kernels",),
-    ("aim", "backward", "checks", "checkpoints", "groups", "diagnostics"),
+    ("aim", "backward", "new_groups", "checks", "checkpoints", "groups", "diagnostics"),
     ("optimizers",),
     ("testing",),
     ("theory", "measure", "jax"),

@@ -21,26 +21,27 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from aimopt import checkpoints, checks
+from aimopt import checkpoints, checks, new_groups
 from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
-from aimopt.kernels.memory import CheckedGroup, GroupMemory
+from aimopt.kernels.choice import GroupKernels
+from aimopt.kernels.memory import CheckedGroup
 from aimopt.messages.calling import explained, naming
-from aimopt.messages.reason import Reason
-from aimopt.parts.component import Correction, Decay, Filter, Geometry, Initial, Iterate
-from aimopt.parts.composition import CYCLED, Parts
+from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
+from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
 from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
 from aimopt.parts.iterates import Last
 from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
+from aimopt.step.begin import AddedState, begin_state, remove_state
 from aimopt.step.evaluation import TRAIN_MODE
-from aimopt.step.gather import Gathered, begin_state, buckets, invalid_count
+from aimopt.step.gather import Gathered, buckets
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
-from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable, why_intercepted
+from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable
 
 if TYPE_CHECKING:
     from aimopt.backward import InBackward
@@ -102,9 +103,8 @@ class AIM(Optimizer):
         super().__init__(params, defaults)
 
     def _reset_caches(self) -> None:
-        self._fused_groups: dict[int, FusedGroup] = {}
-        self._group_memories: dict[int, GroupMemory] = {}
-        self._added_state: list[tuple[Tensor, list[str]]] = []  # the state keys that this step has added
+        self._kernels = GroupKernels(type(self).__name__)
+        self._added_state: AddedState = []  # by this step
         self._checked_values: dict[int, tuple[Any, ...]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -119,15 +119,9 @@ class AIM(Optimizer):
             raise TypeError(f"a parameter group must be a dict with the key 'params', got {type(param_group).__name__}")
         count = len(self.param_groups)
         try:
-            parts = self._parts_for_new(param_group)
-            if not _is_complete(param_group):
-                param_group, warning = checks.adapt_group(param_group, parts)
-                if warning:
-                    warnings.warn(f"{type(self).__name__}: {warning}", stacklevel=2)
-            group = {name: value for name, value in self.defaults.items() if name in checks.SHARED_KEYS}
-            group |= parts.to_group()
-            not_stored = (*Parts._fields, DECOUPLED_KEY)
-            group |= {name: value for name, value in param_group.items() if name not in not_stored}
+            group, warning = new_groups.complete_group(param_group, self.defaults)
+            if warning:
+                warnings.warn(f"{type(self).__name__}: {warning}", stacklevel=2)
             names = {*group}
             super().add_param_group(group)
             for name in self.param_groups[-1].keys() & (self.defaults.keys() - names):
@@ -140,28 +134,12 @@ class AIM(Optimizer):
                 error.args = (naming(type(self), str(error)),)
             raise
 
-    def _parts_for_new(self, group: dict[str, Any]) -> Parts:
-        if _is_complete(group):
-            return Parts.from_group(checkpoints.with_all_axes(group))
-        given = {axis: checks.check_part(group[axis], axis) for axis in Parts._fields if axis in group}
-        defaults = self.defaults
-        if _LATER_BETAS in defaults:
-            defaults = {**{k: v for k, v in defaults.items() if k != CYCLED}, "betas": defaults[_LATER_BETAS]}
-        parts = Parts.from_group(defaults)
-        if DECOUPLED_KEY in group:
-            parts = parts._replace(decay=chosen_decay(None, parts.decay.weight_decay, group[DECOUPLED_KEY]))
-        if "decay" in given:
-            given["decay"] = chosen_decay(given["decay"], parts.decay.weight_decay, True)
-        return parts._replace(**given)
-
     def let_schedulers_write_momentum(self) -> None:
         """Let schedulers that cycle momentum write `momentum` to all groups, because some of them have no `betas`.
 
         OneCycleLR and CyclicLR look for `betas` in the defaults. If it is there, they write it to all groups.
         """
-        if "betas" in self.defaults:
-            self.defaults[_LATER_BETAS] = self.defaults.pop("betas")
-            self.defaults[CYCLED] = self.defaults[_LATER_BETAS][0]
+        new_groups.let_schedulers_write_momentum(self.defaults)
 
     def _warn_about_ell(self, group: dict[str, Any], parts: Parts) -> None:
         if not self._warned_about_ell and (warning := checks.warning_about_ell(group, parts)):
@@ -218,7 +196,7 @@ class AIM(Optimizer):
             for index, group in groups:
                 self._check_values(index, group)
             chosen = {} if positions is None else positions
-            checked = [self._check(self._gather(index, group, chosen.get(index))) for index, group in groups]
+            checked = [self._kernels.check(self._gather(index, group, chosen.get(index))) for index, group in groups]
             if positions is None:
                 for observer in self.observers:
                     observer.begin(len(checked))
@@ -226,12 +204,8 @@ class AIM(Optimizer):
                 return [(group.gathered, None) for group in checked]
             return [(group.gathered, self._kernel_for(group)) for group in checked]
         except BaseException:
-            for p, added_keys in self._added_state:
-                earlier = {name: value for name, value in self.state.pop(p, {}).items() if name not in added_keys}
-                if earlier:
-                    self.state[p] = earlier
-            for kernel in self._fused_groups.values():
-                kernel.release_tensors()
+            remove_state(self.state, self._added_state)
+            self._kernels.release_tensors()
             raise
         finally:
             self._added_state.clear()
@@ -251,10 +225,6 @@ class AIM(Optimizer):
             problem = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{type(self).__name__}.step: group {index}: {problem}") from None
         self._checked_values[index] = lr, values
-
-    def _check(self, gathered: Gathered) -> CheckedGroup:
-        memory = self._group_memories.setdefault(gathered.group_index, GroupMemory())
-        return memory.check(gathered, type(self).__name__)
 
     def _gather(self, index: int, group: dict[str, Any], positions: Sequence[int] | None = None) -> Gathered:
         """The parameters of a group that have a gradient, or of those at `positions`, which all have one."""
@@ -281,56 +251,28 @@ class AIM(Optimizer):
         return gathered
 
     def _kernel_for(self, checked: CheckedGroup) -> FusedGroup | None:
-        """The kernel of a group, after it has located the parameters that it can step."""
-        gathered = checked.gathered
-        if not self._may_fuse(gathered):
+        if any(observer.active for observer in self.observers):
             return None
-        reason, first = why_intercepted(), 0
-        if reason is None:
-            kernel = self._fused_groups.setdefault(gathered.group_index, FusedGroup())
-            kernel.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
-            if not (gathered.group["fused"] and kernel.unreachable):
-                return kernel
-            reason, first = kernel.reason or UNREACHABLE, kernel.unreachable[0]
-        if not gathered.group["fused"]:
-            return None
-        name = gathered.name_of(first)
-        raise RuntimeError(
-            f"{type(self).__name__}.step: fused=True, but no kernel reaches {name} ({reason}); leave fused=None"
-        )
+        return self._kernels.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
 
     def _step_groups(self, prepared: "list[tuple[Gathered, FusedGroup | None]]") -> None:
         ran_other_code = False
+        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         for gathered, kernel in prepared:
             if kernel is not None and ran_other_code:
                 # The unfused step may run a user's code, which can do anything to the tensors of later groups.
-                kernel = self._kernel_for(self._check(gathered))
-            unfused = self._run_kernel(gathered, kernel) if kernel is not None else gathered
+                kernel = self._kernel_for(self._kernels.check(gathered))
+            unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
             ran_other_code = ran_other_code or bool(unfused.params)
             if any_distributed(unfused.params) and not torch.compiler.is_compiling():
                 unfused = unfused.localize() if works_on_shards(unfused.parts, unfused.group) else unfused
-            for bucket in buckets(unfused, getattr(self, "grad_scale", None)):
+            for bucket in buckets(unfused, scaling[0]):
                 move = bucket.move()
                 displacement = move.go()
                 bucket.store_params(move)
                 bucket.store_state(move)
                 for observer in self.observers:
                     observer.record(unfused.group_index, move, displacement, bucket.places)
-
-    def _run_kernel(self, gathered: Gathered, kernel: FusedGroup) -> Gathered:
-        """Step the parameters that the kernel has located, and return the others."""
-        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        refused = kernel.run(gathered.group["lr"], *scaling)
-        if refused is not None:
-            reason = invalid_count(gathered.states()[refused]["step"])
-            raise refusal(gathered, refused, type(self).__name__, reason)
-        return gathered.select(kernel.unreachable)
-
-    def _may_fuse(self, gathered: Gathered) -> bool:
-        group = gathered.group
-        if group["differentiable"] or not gathered.params or any(observer.active for observer in self.observers):
-            return False
-        return group["fused"] is True or (group["fused"] is None and group["foreach"] is None)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -394,7 +336,15 @@ class AIM(Optimizer):
         try:
             tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
         except (KeyError, TypeError, IndexError):
-            self._begin_state(group, params, buffers, compiling)
+            begin_state(
+                self.param_groups,
+                params,
+                self.state,
+                self._added_state,
+                optimizer=type(self).__name__,
+                grad_scale=getattr(self, "grad_scale", None),
+                compiling=compiling,
+            )
             tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
 
     def _states_of(self, params: list[Tensor]) -> Iterable[dict[str, Any]]:
@@ -402,26 +352,6 @@ class AIM(Optimizer):
         if len(self.state) == len(params) and all(map(is_, self.state, params)):
             return self.state.values()
         return map(self.state.__getitem__, params)
-
-    def _begin_state(
-        self, group: dict[str, Any], params: list[Tensor], buffers: dict[str, Initial], compiling: bool
-    ) -> None:
-        """Make the state that these parameters of a group lack."""
-        wanted = {*map(id, params)}
-        index = next(i for i, other in enumerate(self.param_groups) if not wanted.isdisjoint(map(id, other["params"])))
-        gathered = Gathered.gradients_only(index, self.param_groups[index])
-        gathered = gathered.select([i for i, p in enumerate(gathered.params) if id(p) in wanted])
-        for i, p in enumerate(gathered.params):
-            state = self.state.setdefault(p, {})
-            if not isinstance(state, dict):
-                reason = f"its state is a {type(state).__name__}, not a dict; delete it (del optimizer.state[p])"
-                raise refusal(gathered, i, type(self).__name__, Reason(reason))
-            self._added_state.append((p, [name for name in gathered.keys if name not in state]))
-        if not compiling:
-            refuse_unusable(gathered, type(self).__name__)
-        for p in gathered.params:
-            scalar_device = p.device if group["capturable"] or compiling else torch.device("cpu")
-            begin_state(self.state[p], p, group, gathered.parts, scalar_device, getattr(self, "grad_scale", None))
 
     def _must_skip(self) -> bool:
         if not any(group["skip_nonfinite"] for group in self.param_groups):
@@ -498,18 +428,10 @@ class AIM(Optimizer):
             self.param_groups[i] = {**shared, **checkpoints.with_all_axes(group)}
 
 
-def _is_complete(group: dict[str, Any]) -> bool:
-    """Whether it is a group of another optimizer, with all its parts."""
-    complete = checkpoints.with_all_axes(group)
-    return all(isinstance(complete.get(axis), str) for axis in Parts._fields)
-
-
 AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
 
-_LATER_BETAS = "betas of groups added later"
-UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 _STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
 
 

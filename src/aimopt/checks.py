@@ -1,9 +1,6 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from functools import lru_cache
 from types import NoneType
 from typing import Any
 
@@ -11,9 +8,8 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.messages.spelling import suggestion
 from aimopt.parts.component import Geometry, is_finite
-from aimopt.parts.composition import AXES, CYCLED, Parts
+from aimopt.parts.composition import AXES, Parts
 from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, parameter_name
@@ -44,54 +40,6 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) ->
         # torch's own optimizers call a device without a kernel a RuntimeError.
         kind = RuntimeError if any(p.is_meta for p in group["params"]) else ValueError
         raise kind(f"fused=True: {reason}; leave fused=None")
-
-
-def adapt_group(group: dict[str, Any], parts: Parts) -> tuple[dict[str, Any], str | None]:
-    """A user's group with the names that its parts have, and a warning if it sets a hyperparameter that nothing reads.
-
-    Trainers and schedulers put keys of their own into groups. So only names that an optimizer of this package or of
-    torch has for a hyperparameter are looked at.
-    """
-    fields_of_parts = parts.to_group()
-    adapted = dict(group)
-    for part in parts:
-        for alias, (name, convert) in part.aliases.items():
-            if alias not in group or alias in fields_of_parts:
-                continue
-            if name in group:
-                raise ValueError(f"a group has {alias}={group[alias]!r} and {name}={group[name]!r}; give {name} alone")
-            adapted[name] = convert(adapted.pop(alias))
-    read = {*fields_of_parts, *RESERVED_KEYS} - ({"betas"} if not parts.filter.betas else set())
-    unread = [name for name in adapted if name not in read and name in _hyperparameter_names()]
-    for name in unread:
-        del adapted[name]
-    if not unread:
-        return adapted, None
-    hyperparameters = sorted(read - {"params", "param_names", "skipped_steps", *Parts._fields})
-    names = " + ".join(type(part).__name__ for part in parts)
-    values = ", ".join(f"{name}={group[name]!r}" for name in unread)
-    return adapted, (
-        f"a group sets {values}, which nothing reads in {names}, and which is left out; "
-        f"{_instead(unread[0], hyperparameters)}"
-    )
-
-
-def _instead(name: str, hyperparameters: Sequence[str]) -> str:
-    if name == CYCLED and "betas" in hyperparameters:
-        return "write betas=(β1, …), whose first number is its momentum"
-    if name == "betas" and CYCLED in hyperparameters:
-        return f"write {CYCLED}=β1"
-    return suggestion(name, hyperparameters)
-
-
-@lru_cache(maxsize=1)
-def _hyperparameter_names() -> frozenset[str]:
-    """What the optimizers of torch, and the parts that exist when this is first called, have as hyperparameters."""
-    ours = {f.name for axis in AXES.values() for part in axis.registry.values() for f in fields(part)}
-    aliases = {alias for axis in AXES.values() for part in axis.registry.values() for alias in part.aliases}
-    torchs = [optimizer for optimizer in vars(torch.optim).values() if isinstance(optimizer, type)]
-    signatures = [inspect.signature(o) for o in torchs if issubclass(o, torch.optim.Optimizer)]
-    return frozenset({*ours, *aliases, *(name for signature in signatures for name in signature.parameters)})
 
 
 def check_joint(parts_of_groups: Sequence[Parts]) -> None:

@@ -1,5 +1,9 @@
 """The tools of `aimopt.testing`, and the named optimizers by what they need."""
 
+from typing import Any
+
+from torch import Tensor
+
 from aimopt import AIM
 from aimopt.optimizers import NAMED
 from aimopt.testing.driving import (
@@ -18,8 +22,9 @@ from aimopt.testing.driving import (
 )
 
 __all__ = [
-    "ALL", "EXCEPT_MATRICES", "FUSED", "MATRICES", "NEEDS_MATRICES", "NEEDS_WHOLE_TENSORS", "SHAPES", "Factory",
-    "advance", "assert_same", "closure_for", "compose", "count_paths", "drive", "flat", "parameters", "push",
+    "ALL", "BEGUN_SHAPES", "EXCEPT_MATRICES", "FUSED", "MATRICES", "NEEDS_MATRICES", "NEEDS_WHOLE_TENSORS", "SHAPES",
+    "Factory",
+    "advance", "assert_same", "begun", "closure_for", "compose", "count_paths", "drive", "flat", "parameters", "push",
     "shapes_for",
 ]  # fmt: skip
 
@@ -34,3 +39,14 @@ def shapes_for(optimizer: type[AIM]) -> tuple[tuple[int, ...], ...]:
 ALL = list(NAMED)
 FUSED = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_WHOLE_TENSORS]
 EXCEPT_MATRICES = [optimizer for optimizer in NAMED if optimizer.__name__ not in NEEDS_MATRICES]
+
+
+BEGUN_SHAPES = ((4, 3), (5,))
+
+
+def begun(optimizer_class: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+    """An optimizer after ten steps, and its parameters."""
+    params = parameters(BEGUN_SHAPES)
+    optimizer = optimizer_class(params, lr=0.01, **options)
+    advance(optimizer, params, 10)
+    return optimizer, params

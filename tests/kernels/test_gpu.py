@@ -371,7 +371,7 @@ def test_a_captured_step_keeps_the_tensors_of_its_graph(monkeypatch: pytest.Monk
     params = parameters(((3,), (4,)), torch.float32)
     optimizer = RADAR(params, fused=True, capturable=True)
     advance(optimizer, params, 1)
-    plan: Any = optimizer._fused_groups[0]._step
+    plan: Any = optimizer._kernels.fused_groups[0]._step
     monkeypatch.setattr(gpu, "_capturing", lambda: True)
     kept = [p.grad for p in params]
     advance(optimizer, params, 1, first=1)

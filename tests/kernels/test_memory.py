@@ -277,7 +277,7 @@ def test_parameters_without_a_gradient_in_some_steps_are_checked_thoroughly_once
         if step % 2:
             params[0].grad = None
         optimizer.step()
-        snapshots.append(optimizer._group_memories[0]._last)
+        snapshots.append(optimizer._kernels.memories[0]._last)
     assert len({*snapshots}) == 2
     assert [int(optimizer.state[p]["step"]) for p in params] == [4, 8, 8]
 

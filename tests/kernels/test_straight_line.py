@@ -52,7 +52,7 @@ def end_of_run(
 
 def kernels_in_use(optimizer: AIM) -> list[bool]:
     """Per program that was run: whether its last step was made by a straight-line kernel."""
-    steps = [group._step for group in optimizer._fused_groups.values()]
+    steps = [group._step for group in optimizer._kernels.fused_groups.values()]
     return [bool(e.program.kernel) for step in steps for e in step._encoded.values()]  # type: ignore[union-attr]
 
 

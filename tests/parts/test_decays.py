@@ -170,7 +170,7 @@ def test_a_schedule_of_weight_decay_traces_once() -> None:
                 optimizer.step()
     assert counts["fused"] == 12 * len(params)
     assert_same(flat(params), flat(expected))
-    assert optimizers[0]._fused_groups[0]._inputs == frozenset({("decay", "weight_decay")})
+    assert optimizers[0]._kernels.fused_groups[0]._inputs == frozenset({("decay", "weight_decay")})
 
 
 @pytest.mark.parametrize(

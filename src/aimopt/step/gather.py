@@ -1,9 +1,7 @@
 """Gathering: the tensors of a parameter group that a step works on.
 
-    gathered = Gathered(group_index, …, params, grads, ranks, state)     parameters with a gradient, and their state
-    buckets(gathered)                                                    split for the unfused path, steps counted
-
-`begin_state` makes the state of a parameter that has none yet.
+gathered = Gathered(group_index, …, params, grads, ranks, state)     parameters with a gradient, and their state
+buckets(gathered)                                                    split for the unfused path, steps counted
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +12,18 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from aimopt.messages.reason import Reason
-from aimopt.parts.component import Initial, State, StepCount, scalar_dtype
+from aimopt.parts.component import Initial, State, StepCount
 from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import TensorList
-from aimopt.step.move import Bucket, gradient, to_working_dtype
-from aimopt.step.quantization import coded_buffers, scale_name, state_keys, stored_buffer
+from aimopt.step.move import Bucket
+from aimopt.step.quantization import state_keys
 from aimopt.step.shards import (
     Origin,
     Place,
     any_distributed,
-    distributed_buffer,
     is_distributed,
     local_row,
     place_of,
-    whole_tensor,
 )
 from aimopt.step.storage import is_plain
 
@@ -119,45 +115,6 @@ def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group")
     """The name of a parameter in messages."""
     names = group.get("param_names") or ()
     return f"parameter {names[i]!r}" if i < len(names) else f"parameter {i} of {group_name}"
-
-
-def begin_state(
-    state: State,
-    p: Tensor,
-    group: dict[str, Any],
-    parts: Parts,
-    scalar_device: torch.device,
-    grad_scale: Tensor | None,
-) -> None:
-    """Make the state that a parameter lacks: all of it at first, or the buffers of a part that was chosen later."""
-    buffers = parts.buffers()
-    scales = {scale_name(name) for name in coded_buffers(buffers, group)}
-    if state.keys() >= {"step", *buffers, *scales}:
-        return
-    state.setdefault("step", torch.zeros((), dtype=scalar_dtype(), device=scalar_device))
-    assert p.grad is not None
-    raw = to_working_dtype(p.grad) if grad_scale is None else to_working_dtype(p.grad) / grad_scale
-    g = gradient(to_working_dtype(p), raw, group, parts)
-    if g.stride() != p.stride() and not p.is_complex():
-        g = torch.empty_like(p, dtype=g.dtype).copy_(g)  # state has the memory layout of its parameter
-    of_matrices = parts.geometry.buffers() if parts.geometry.matrices_only else {}
-    for name, initial in buffers.items():
-        if name in state:
-            continue
-        if initial.shaped and name in of_matrices:  # its owner needs it as a whole (`owners.py`)
-            value = distributed_buffer(initial.start(whole_tensor(g), whole_tensor(to_working_dtype(p))), p)
-        else:
-            value = initial.start(g, to_working_dtype(p))
-        if initial.scalar:
-            state[name] = value.to(scalar_device)
-        elif p.is_complex() and not initial.shaped:
-            state[name] = torch.view_as_complex(value)
-        else:
-            state[name], scale = stored_buffer(value, p, initial, group)
-            if scale is not None:
-                state[scale_name(name)] = scale
-    for key in scales - state.keys():  # of a buffer from before the group's state dtype was changed
-        state[key] = torch.empty(0, dtype=torch.float32, device=p.device)
 
 
 def invalid_count(step: Tensor) -> Reason:
