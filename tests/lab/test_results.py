@@ -16,7 +16,7 @@ from aimopt.lab.report.formats.latex import latex
 from aimopt.lab.report.sections import build_report
 from aimopt.lab.results.store import Store
 from aimopt.paper.entries import TASKS
-from aimopt.paper.presets import ablation
+from aimopt.paper.presets import CORRECTIONS, GEOMETRIES, ablation
 
 # Of the CSV with one row per run, as it was published with the runs.
 CSV_SHA256 = "8b0d225f74f3545c8b27b442d01a4fcb1cdd8b3e494b29a0e6f3f2ec0f0d90e8"
@@ -36,6 +36,12 @@ def mini_1(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Seeds until decided."""
     return unpacked("mini.tar.xz", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def table1(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Every cell of the paper's first table."""
+    return unpacked("table1.tar.xz", tmp_path_factory)
 
 
 def unpacked(name: str, folders: pytest.TempPathFactory) -> Store:
@@ -68,7 +74,10 @@ def test_the_values_of_all_runs_are_those_that_were_measured(mini_1: Store) -> N
     assert sha256(text.encode()).hexdigest() == CSV_SHA256
 
 
-@pytest.mark.parametrize(("archive", "page"), [("mini_1", "reproduction-mini-1.md"), ("mini", "reproduction.md")])
+@pytest.mark.parametrize(
+    ("archive", "page"),
+    [("mini_1", "reproduction-mini-1.md"), ("mini", "reproduction.md"), ("table1", "table1.md")],
+)
 def test_the_reproduction_says_what_the_runs_do(archive: str, page: str, request: pytest.FixtureRequest) -> None:
     command = [sys.executable, "benchmarks/reproduction.py", str(request.getfixturevalue(archive).root)]
     said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -82,6 +91,14 @@ def test_all_studies_with_seeds_until_decided_are_complete(mini: Store) -> None:
     assert {f.study.reference for f in found if f.study.is_comparison} == {"AdamW", "AdamW(tune='beta1')"}
     assert [f.study for f in found if not f.progress.complete] == []
     assert mini.unreadable == mini.set_aside_reasons() == {}
+
+
+def test_every_cell_of_table_1_has_its_seeds(table1: Store) -> None:
+    found = findings(table1)
+    assert {f.study.task for f in found} == {"wikitext103-gpt2", "cifar10-vit"}
+    for analysis in found:
+        cells = {f"{row} + {column}" for row in GEOMETRIES for column in CORRECTIONS}
+        assert {s.label: len(s.finals) for s in analysis.standings} == dict.fromkeys(cells, 5)
 
 
 def test_a_comparison_of_today_finds_the_runs_of_the_archive(mini_1: Store) -> None:
