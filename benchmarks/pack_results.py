@@ -1,11 +1,13 @@
-"""Pack the runs of finished studies: `python benchmarks/pack_results.py STORE docs/results/mini.tar.xz`.
+"""Pack the runs of finished studies: `python benchmarks/pack_results.py STORE docs/results/mini.tar.xz compare`.
 
-Only runs that a complete study needs are packed, with the files that results are read from; checkpoints are not. The
-order, owners and times of the files are fixed, so that the same runs give the same archive.
+The names of the studies follow the file. Only runs that a complete study needs are packed, with the files that results
+are read from; checkpoints are not. The order, owners and times of the files are fixed, so that the same runs give the
+same archive.
 """
 
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from aimopt.lab.analysis.analyse import analyse_study
@@ -14,10 +16,10 @@ from aimopt.lab.results.store import Store
 PACKED = ("manifest.json", "metrics.jsonl", "result.json")
 
 
-def pack(store: Store, file: Path) -> None:
+def pack(store: Store, file: Path, names: Sequence[str]) -> None:
     runs = store.runs()
     found = []
-    for study in store.studies():
+    for study in (study for study in store.studies() if study.name in names):
         analysis = analyse_study(study, runs)
         state = "packed" if analysis.progress.complete else "left out: runs are missing"
         print(f"{study.name} of {study.task} against {study.reference}: {state}")
@@ -38,4 +40,4 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 if __name__ == "__main__":
-    pack(Store(Path(sys.argv[1])), Path(sys.argv[2]))
+    pack(Store(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:])

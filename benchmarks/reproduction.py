@@ -1,16 +1,16 @@
-"""The tables of docs/reproduction.md and docs/reproduction-mini-1.md: `python benchmarks/reproduction.py STORE`.
+"""The tables of the pages that show results: `python benchmarks/reproduction.py STORE`.
 
 In the paper's protocol each setting is compared twice, with AdamW and with RADAR, since the paper's claim is that RADAR
 is ahead of all. With seeds until decided there are two studies per setting: against AdamW, and against AdamW with a
-tuned β1.
+tuned β1. Table 1 of the paper is one study per setting.
 """
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scipy.stats import spearmanr
+from scipy import stats
 
 from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
@@ -19,7 +19,11 @@ from aimopt.lab.report import phrasing
 from aimopt.lab.report.verdicts import verdict_kind
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.paired import LEVEL
+from aimopt.lab.stats.sequential import relative_gains
+from aimopt.lab.stats.values import Better, Floats
 from aimopt.paper.entries import TASKS
+from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
 
 REFERENCES = ("AdamW", "AdamW(tune='beta1')")
 # How the pages name the contenders that have options.
@@ -39,9 +43,50 @@ def tables(store: Store) -> Iterator[str]:
         yield from tables_in_looks(in_looks, runs)
     for study in studies:
         if study not in in_looks:
-            table = comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
-            yield from table(study, runs)
+            yield from _table_of(study)(study, runs)
             yield ""
+
+
+def _table_of(study: Study) -> Callable[[Study, Mapping[str, Run]], Iterator[str]]:
+    if study.name == "table1":
+        return table1
+    return comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
+
+
+def table1(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Geometry × correction; a gain is over the direct cell of its row, in an interval for all cells of the table."""
+    analysis = analyse_study(study, runs)
+    if not analysis.progress.complete:
+        return
+    yield f"### {analysis.title} (`{study.task}`)"
+    yield ""
+    direct, *others = CORRECTIONS
+    yield f"| geometry | {direct}, {analysis.measure.label} | {' | '.join(others)} |"
+    yield f"|---|---|{'---|' * len(others)}"
+    level = LEVEL / (len(GEOMETRIES) * len(others))
+    for geometry in GEOMETRIES:
+        first, *rest = (analysis.standing(f"{geometry} + {name}") for name in CORRECTIONS)
+        cells = [gain_interval(gains_over(first, other, analysis.measure.better), level) for other in rest]
+        yield f"| {geometry} | {spread(analysis, first)} | {' | '.join(cells)} |"
+    yield ""
+    yield f"<!-- table: rates of {study.task} -->"
+    yield ""
+    yield f"| learning rate | {' | '.join(CORRECTIONS)} |"
+    yield f"|---|{'---|' * len(CORRECTIONS)}"
+    for geometry in GEOMETRIES:
+        chosen = (analysis.standing(f"{geometry} + {name}") for name in CORRECTIONS)
+        yield f"| {geometry} | {' | '.join(rate(one) for one in chosen)} |"
+
+
+def gains_over(reference: Standing, standing: Standing, better: Better) -> Floats:
+    values, reference_values = ([run.value for run in s.finals] for s in (standing, reference))
+    return relative_gains(values, reference_values, better)
+
+
+def gain_interval(gains: Floats, level: float) -> str:
+    """The mean gain in per cent, and its interval by Student's t."""
+    low, high = stats.t.interval(1 - level, len(gains) - 1, gains.mean(), stats.sem(gains))
+    return f"{100 * gains.mean():+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def tables_in_looks(studies: Sequence[Study], runs: Mapping[str, Run]) -> Iterator[str]:
@@ -81,7 +126,7 @@ def comparison_in_looks(pair: Sequence[StudyAnalysis]) -> Iterator[str]:
     for s in sorted(standings, key=lambda s: sign * s.spread.mean if s.spread else 0):
         cells = (
             SHOWN.get(s.label, s.label),
-            f"{s.lr:.3g}{', edge' if s.edge else ''}",
+            rate(s),
             f"{s.tuned.get('beta1', momentum(s)):g}",
             spread(first, s),
             str(len(s.finals)),
@@ -93,6 +138,10 @@ def comparison_in_looks(pair: Sequence[StudyAnalysis]) -> Iterator[str]:
 def most_seeds(pair: Sequence[StudyAnalysis], label: str) -> Standing:
     """The standing of a contender in the study in which it has more seeds."""
     return max((analysis.standing(label) for analysis in pair), key=lambda standing: len(standing.finals))
+
+
+def rate(standing: Standing) -> str:
+    return f"{standing.lr:.3g}{', edge' if standing.edge else ''}"
 
 
 def momentum(standing: Standing) -> float:
@@ -143,7 +192,7 @@ def comparison(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
 def agreement(standings: Iterable[Standing]) -> float:
     """Spearman's correlation of ranks here with those in the paper."""
     ranks = [(s.rank, s.published.rank) for s in standings if s.published]
-    return spearmanr(*zip(*ranks, strict=True)).statistic
+    return stats.spearmanr(*zip(*ranks, strict=True)).statistic
 
 
 def variants(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:

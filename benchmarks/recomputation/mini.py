@@ -24,7 +24,7 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
     archive = page.archive
     studies = {reference: _study(archive, match["task"], reference) for reference in REFERENCES}
     study = studies["AdamW"]
-    values = _finals(archive, study)
+    values = finals(archive, study)
     said = {reference: _decisions(archive, studies[reference]) for reference in REFERENCES}
     sign = 1 if archive.measures(study)[2] == "lower" else -1
     rows: list[Row] = []
@@ -68,7 +68,7 @@ def leads(page: Page, _: re.Match[str]) -> Recomputed:
 def _lead(archive: Archive, task: str) -> Row:
     """The means of AdamW and RADAR; RADAR against both references, and with a tuned β1 against the same of AdamW."""
     studies = {reference: _study(archive, task, reference) for reference in REFERENCES}
-    values = {reference: _finals(archive, study) for reference, study in studies.items()}
+    values = {reference: finals(archive, study) for reference, study in studies.items()}
     said = {reference: _decisions(archive, study) for reference, study in studies.items()}
     return [
         *([mean(values["AdamW"][label])] for label in ("AdamW", "RADAR")),
@@ -97,12 +97,13 @@ def _study(archive: Archive, task: str, reference: str) -> Study:
     return archive.study(task, name="compare", reference=reference)
 
 
-def _finals(archive: Archive, study: Study) -> dict[str, dict[int, float]]:
+def finals(archive: Archive, study: Study) -> dict[str, dict[int, float]]:
+    """Per contender and seed, the reported value at the chosen point."""
     return {c["label"]: archive.finals(c["label"], study) for c in study["contenders"]}
 
 
 def _decisions(archive: Archive, study: Study) -> dict[str, Decision]:
-    values, better = _finals(archive, study), archive.measures(study)[2]
+    values, better = finals(archive, study), archive.measures(study)[2]
     reference = values.pop(study["reference"])
     gains = {label: relative_gains(by_seed, reference, better) for label, by_seed in values.items()}
     return decisions(gains, study["looks"], study["margin"])
@@ -119,7 +120,6 @@ def _momentum(options: Mapping[str, Any]) -> float:
     return float(options["betas"][0])
 
 
-README: Tables = {"leads": leads, ".+": unchecked}
 TABLES: Tables = {
     "How it was measured": totals,
     "In short": in_short,

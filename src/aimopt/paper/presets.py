@@ -78,7 +78,7 @@ def table1(task: str, scale: str = SCALE, **fields: Any) -> Study:
 
     contenders = [
         Contender(
-            label=f"{row}, {column}",
+            label=f"{row} + {column}",
             optimizer="AIM",
             options={"filter": filter, "geometry": geometry, "correction": correction, **decay(factor)},
             lr=rounded(task_lr * factor),
@@ -86,7 +86,7 @@ def table1(task: str, scale: str = SCALE, **fields: Any) -> Study:
         for row, (filter, geometry, factor) in GEOMETRIES.items()
         for column, correction in CORRECTIONS.items()
     ]
-    chosen = {"name": "table1", "reference": "weighted, direct", **fields}
+    chosen = {"name": "table1", "subject": "weighted + one step", "reference": "weighted + direct", **fields}
     return make_study(task, scale, contenders, protocol, options, chosen)
 
 

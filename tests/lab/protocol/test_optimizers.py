@@ -212,21 +212,21 @@ def test_a_schedule_free_run_is_evaluated_at_its_average() -> None:
 
 
 PUBLISHED_CELLS = {
-    "Euclidean, direct": "SGDM(decoupled_weight_decay=True)",
-    "Euclidean, one step": "Nesterov(decoupled_weight_decay=True)",
-    "weighted, direct": "AdamW",
-    "weighted, one step": "ConstantNAdam(decoupled_weight_decay=True)",
-    "spectral, direct": "Muon(nesterov=False)",
-    "spectral, one step": "AcceleratedMuon",
-    "infinity, direct": "Lion",
-    "infinity, one step": "AcceleratedLion",
+    "Euclidean + direct": "SGDM(decoupled_weight_decay=True)",
+    "Euclidean + one step": "Nesterov(decoupled_weight_decay=True)",
+    "weighted + direct": "AdamW",
+    "weighted + one step": "ConstantNAdam(decoupled_weight_decay=True)",
+    "spectral + direct": "Muon(nesterov=False)",
+    "spectral + one step": "AcceleratedMuon",
+    "infinity + direct": "Lion",
+    "infinity + one step": "AcceleratedLion",
 }
 
 
 def test_every_cell_of_the_papers_table_is_trained_and_those_with_a_name_are_that_optimizer() -> None:
     study = table1("digits", "demo", settings=SHORT, search_steps=12)
     cells = {contender.label: contender for contender in study.contenders}
-    assert [*cells] == [f"{row}, {column}" for row in GEOMETRIES for column in CORRECTIONS]
+    assert [*cells] == [f"{row} + {column}" for row in GEOMETRIES for column in CORRECTIONS]
     assert len({tuple(map(str, contender.options.items())) for contender in study.contenders}) == 16
     weights = {label: weights_after(study.final_runs(cells[label], Point(0.01))[0], 2) for label in cells}
     assert len({float(sum(w.double().sum() for w in named.values())) for named in weights.values()}) == 16

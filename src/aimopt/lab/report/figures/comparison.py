@@ -103,8 +103,9 @@ def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         assert standing.difference is not None
         _draw_difference(ax, standing.difference, row, styles[standing.label], _series(analysis, standing))
     centre_on_zero(ax)
-    margin = margin_of(analysis)
+    margin, band = margin_of(analysis), ""
     if margin:
+        band = f" In the dark band around 0, ±{100 * analysis.study.margin:g} %, contenders count as equal."
         ax.axvspan(-margin, margin, color=MUTED, alpha=0.16, zorder=0.5, linewidth=0)
     reference = analysis.study.reference
     ax.set_xlabel(wrapped(f"gain in {analysis.measure.label} over {clipped(reference, REFERENCE_WIDTH)}"))
@@ -113,8 +114,7 @@ def differences(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         "differences",
         f"Paired difference from {reference}",
         "One dot per seed, with the same initial weights and order of the data. The line is the 95 % interval of the "
-        "mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell."
-        f"{' Inside the grey band the task counts contenders as equal.' if margin else ''}",
+        f"mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell.{band}",
         f"Paired differences in {analysis.measure.label} of {phrasing.listed(s.label for s in shown)} from {reference}",
         figure,
     )

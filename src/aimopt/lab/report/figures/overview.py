@@ -83,7 +83,7 @@ def subject_by_task(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: st
         f"{subject} against {reference}",
         "One dot per seed: the paired difference, in units of the spread of the reference on that task. The line is "
         "the 95 % interval of the mean. A filled marker is a verdict; a hollow one means that these seeds cannot tell."
-        f"{' Inside the grey bands the tasks count contenders as equal.' if any(row.margin for row in rows) else ''}",
+        f"{' In the dark bands around 0 contenders count as equal.' if any(row.margin for row in rows) else ''}",
         f"Paired differences of {subject} from {reference} on {phrasing.listed(row.task for row in rows)}",
         figure,
     )
