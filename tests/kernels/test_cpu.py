@@ -132,7 +132,7 @@ def test_instruction_sets_agree(Optimizer: Class) -> None:
         optimizer = Optimizer(params, lr=0.01, fused=True)
         push(params, 0)
         optimizer.step()
-        step = optimizer._fused_groups[0]._step
+        step: Any = optimizer._kernels.fused_groups[0]._step
         step.lib = lib._replace(isa=isa)
         advance(optimizer, params, 5, first=1)
         ends.append(flat(params))

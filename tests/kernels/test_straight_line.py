@@ -18,12 +18,14 @@ from torch import Tensor
 
 import aimopt
 from aimopt import AIM, EMA
+from aimopt.kernels import addresses
 from aimopt.kernels.cpu import compiled, launch
 from aimopt.kernels.cpu.compiled import CompiledKernels, find_compiler
 from aimopt.kernels.cpu.library import Library, instruction_set, instruction_sets, library
 from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.optimizers import precompiled
 from aimopt.parts.component import Geometry, State, StepCount
+from aimopt.step.shards import Span
 from optimizer_driver import NEEDS_WHOLE_TENSORS
 
 SIZES = ((1000,), (1,), (7, 19), (0,), (128,), (3,))
@@ -123,6 +125,29 @@ def test_the_result_does_not_depend_on_the_number_of_threads(
     torch.set_num_threads(threads)
     assert all(map(torch.equal, ends[0], ends[1]))
     assert all(map(torch.equal, ends[0], ends[2]))
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_a_part_is_rounded_as_the_whole_wherever_its_runs_begin(
+    interpreted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interpreted:
+        interpret_everything(monkeypatch)
+    span, elements = Span(77, 50, 13), torch.arange(1000)
+    positions = span.offset + elements + elements // span.run * span.gap
+    generator = torch.Generator().manual_seed(0)
+    whole, *grads = torch.randn(4, 2000, generator=generator).to(torch.bfloat16)
+    ends = []
+    for part, its_span in ((torch.arange(2000), Span(0, 1, 0)), (positions, span)):
+        monkeypatch.setattr(addresses, "_span", lambda written, place, its_span=its_span: its_span)
+        p = whole[part].clone().requires_grad_()
+        optimizer = aimopt.RADAR([p], lr=1e-3, fused=True, state_dtype="bfloat16")
+        for grad in grads:
+            p.grad = grad[part].clone()
+            optimizer.step()
+        assert kernels_in_use(optimizer) == [not interpreted]
+        ends.append([p, *(x for x in optimizer.state[p].values() if x.ndim)])
+    assert all(torch.equal(x[positions], y) for x, y in zip(*ends, strict=True))
 
 
 def test_the_generated_file_is_that_of_the_optimizers() -> None:

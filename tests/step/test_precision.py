@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import aimopt
-from aimopt.step.precision import random_in_blocks, round_stochastically
+from aimopt.step.precision import random_bits, round_stochastically
 from optimizer_driver import (
     ALL,
     EXCEPT_MATRICES,
@@ -67,12 +67,13 @@ def test_random_bits_differ_between_steps_parameters_and_buffers() -> None:
     assert torch.equal(draws[0], again)
 
 
-def test_random_bits_of_blocks_are_even_and_independent_between_elements_and_draws() -> None:
+@pytest.mark.parametrize("bits", [16, 18])
+def test_random_bits_are_even_and_independent_between_elements_and_draws(bits: int) -> None:
     """Over blocks and steps, for all pairs of places in a block: no correlation above six standard deviations."""
     positions, draws = torch.arange(64 * 128), []
     for draw in (0, 1):
-        steps = [random_in_blocks(18, 128, positions, t, 3, draw).view(64, 128) for t in range(1, 101)]
-        draws.append((torch.cat(steps).double() + 0.5) / 2**18 - 0.5)
+        steps = [random_bits(bits, positions, t, 3, draw).view(64, 128) for t in range(1, 101)]
+        draws.append((torch.cat(steps).double() + 0.5) / 2**bits - 0.5)
     both = torch.cat(draws, 1) * 12**0.5
     count = both.shape[0]
     correlation = both.T @ both / count

@@ -20,8 +20,8 @@ from aimopt.parts.composition import Parts
 from aimopt.parts.tensor_list import LOW_PRECISION, TensorList
 from aimopt.step.options import OPTIONS
 from aimopt.step.owners import OnOwners
-from aimopt.step.precision import draws, random_in_blocks, round_stochastically
-from aimopt.step.quantization import BLOCK, CODE_OF_DTYPE, SHIFT, encode_into, scale_name, working_buffer
+from aimopt.step.precision import draws, random_bits, round_stochastically
+from aimopt.step.quantization import CODE_OF_DTYPE, SHIFT, encode_into, scale_name, working_buffer
 from aimopt.step.shards import Origin, Place, any_distributed, local_part, place_of
 
 # What a move reads from its group, apart from the learning rate and the hyperparameters of the parts.
@@ -177,7 +177,7 @@ class Bucket(NamedTuple):
             target, scale, x = local_part(target), local_part(scale), local_part(x)
             first = 0 if origin is None else origin[0]  # no shard of a parameter with 8-bit state has gaps
             positions = torch.arange(first, first + x.numel(), device=x.device)
-            random = random_in_blocks(SHIFT, BLOCK, positions, t, self.ranks[i], draw)
+            random = random_bits(SHIFT, positions, t, self.ranks[i], draw)
             encode_into(target, scale, x, random if stochastic else None)
 
     def _origin(self, i: int, target: Tensor) -> Origin | None:

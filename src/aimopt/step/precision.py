@@ -10,6 +10,8 @@ counts the tensors of a parameter that are rounded. Two of them share a hash of 
 its lower. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
 bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded.
 State in 8 bits takes its random bits from here as well (`quantization.py`).
+
+    random_bits(16, positions, t=1, rank=0, draw=0)
 """
 
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from torch import Tensor
 from aimopt.parts.tensor_list import LOW_PRECISION
 from aimopt.step.shards import Origin
 
+HASH_BLOCK = 128  # elements whose random bits are on one line
 _UNSIGNED = 0xFFFFFFFF
 
 
@@ -29,7 +32,7 @@ def round_stochastically(
 ) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
-    random = random_16_bits(_positions(x, origin), t, rank, draw)
+    random = random_bits(16, _positions(x, origin), t, rank, draw)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
         rounded = ((bits + random) & ~0xFFFF).view(torch.float32)
@@ -41,29 +44,21 @@ def round_stochastically(
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
 
 
-def random_16_bits(positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
-    """Random numbers of 16 bits for the elements of a parameter at these positions."""
-    return _part_of_hash(_scramble((positions & _UNSIGNED) ^ _key(t, rank, draw)), 16, draw)
+def random_bits(bits: int, positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
+    """Random numbers of so many bits, 18 at most, for the elements of a parameter at these positions.
 
-
-def random_in_blocks(bits: int, block: int, positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
-    """Random numbers for elements in 8 bits: a line with random coefficients per block, at the hash of the place in it.
-
-    That is less arithmetic, and independent for any two elements (Dietzfelbinger's multiply-shift hashing).
+    They are on a line with random coefficients per block, at the hash of the place in the block. That is less
+    arithmetic than a hash per element, and independent for any two elements (Dietzfelbinger's multiply-shift hashing).
     """
-    summand = _scramble((positions // block & _UNSIGNED) ^ _key(t, rank, draw))
-    line = (_scramble(positions % block) * (_scramble(summand) | 1) + summand) & _UNSIGNED
-    return _part_of_hash(line ^ (line >> 16), bits, draw)
+    summand = _scramble((positions // HASH_BLOCK & _UNSIGNED) ^ _key(t, rank, draw))
+    line = (_scramble(positions % HASH_BLOCK) * (_scramble(summand) | 1) + summand) & _UNSIGNED
+    hashed = line ^ (line >> 16)
+    return (hashed & ((1 << bits) - 1) if draw % 2 else hashed >> (32 - bits)).to(torch.int32)
 
 
 def _key(t: Any, rank: int, draw: int) -> Any:
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     return _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
-
-
-def _part_of_hash(hashed: Tensor, bits: int, draw: int) -> Tensor:
-    """The upper or the lower bits: two draws share a hash."""
-    return (hashed & ((1 << bits) - 1) if draw % 2 else hashed >> (32 - bits)).to(torch.int32)
 
 
 def draws(sizes: Sequence[int]) -> dict[int, int]:

@@ -6,6 +6,9 @@
 
 namespace aimopt {
 
+// Random numbers: the elements per line.
+constexpr size_t kHashBlock = 128;
+
 // Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, the bits of a number below those of
 // its level, the lowest level of a scale, and the bits of the largest number.
 constexpr size_t kCodeBlock = 128;

@@ -32,17 +32,19 @@ def function(structure: Structure) -> str:
     """The function that steps one chunk. It depends only on the code and on which streams are written."""
     streams = range(len(structure.types))
     pointers = [f"{'' if structure.written[k] else 'const '}S{k} *__restrict s{k}" for k in streams]
-    numbers = range(sum(operation.numbers for operation in structure.code))
+    numbers, all_types = range(_count_numbers(structure)), ", ".join(f"S{k}" for k in streams)
     lines = [
         f"template <bool Stochastic, class T, {', '.join(f'class S{k}' for k in streams)}>",
-        f"AIMOPT_INLINE void {_name(structure)}(const T *__restrict u, uint32_t key, uint32_t first, int n,",
+        f"AIMOPT_INLINE void {_name(structure)}(const T *__restrict u, uint32_t key, size_t first, int n,",
         f"    {', '.join(pointers)}) {{",
         *(f"    const T u{k} = u[{k}];" for k in numbers),
+        f"    const Lines<Stochastic ? draw_of<{len(streams) - 1}, {all_types}>() : 0> lines(key, first);",
+        "    const uint32_t place = first % kHashBlock;",
         "    AIMOPT_INDEPENDENT",
         "    for (int i = 0; i < n; i++) {",
         *(f"        {line}" for line in _body(structure)),
         "    }",
-        "    (void)u, (void)key, (void)first;",
+        "    (void)u, (void)lines, (void)place;",
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -55,9 +57,13 @@ def instance(structure: Structure) -> str:
     stepped = ", ".join(_type(arithmetic if kind in CODED else kind) for kind in (arithmetic, *structure.types))
     chunk = f"{_name(structure)}<{stochastic}, {stepped}>"
     if not scale_indices(structure.types):
-        return f"run_chunks<{chunk}, {stepped}>"
+        return f"run_chunks<{chunk}, {_count_numbers(structure)}, {stepped}>"
     stored = [f"{'' if w else 'const '}{_type(k)}" for k, w in zip(structure.types, structure.written, strict=True)]
-    return f"run_coded_chunks<{stochastic}, {chunk}, {', '.join(stored)}>"
+    return f"run_coded_chunks<{stochastic}, {chunk}, {_count_numbers(structure)}, {', '.join(stored)}>"
+
+
+def _count_numbers(structure: Structure) -> int:
+    return sum(operation.numbers for operation in structure.code)
 
 
 def _type(kind: int) -> str:
@@ -82,4 +88,4 @@ def _body(structure: Structure) -> Iterator[str]:
     for k, written in enumerate(structure.written):
         if written:
             streams = ", ".join(f"S{j}" for j in range(k + 1))
-            yield f"assign<Stochastic, draw_of<{k}, {streams}>()>(s{k}[i], r{k}, key, first + i);"
+            yield f"assign<Stochastic, draw_of<{k}, {streams}>()>(s{k}[i], r{k}, lines, place + i);"

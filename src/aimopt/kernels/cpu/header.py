@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from aimopt.kernels import layout
-from aimopt.step import quantization
+from aimopt.step import precision, quantization
 
 NOTICE = "// Generated from kernels/layout.py by kernels/cpu/header.py. Do not edit.\n"
 
@@ -51,6 +51,9 @@ def _codes_header() -> str:
         "#include <cstdint>",
         "",
         "namespace aimopt {",
+        "",
+        "// Random numbers: the elements per line.",
+        f"constexpr size_t kHashBlock = {precision.HASH_BLOCK};",
         "",
         "// Numbers in 8 bits: the elements per scale, the bits of mantissa in a level, "
         "the bits of a number below those of",

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "727ac122272d5fe7"
+#define AIMOPT_LAYOUT "5cd7f90148d11c2b"
 
 namespace aimopt {
 

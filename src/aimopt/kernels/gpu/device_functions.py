@@ -90,17 +90,24 @@ def to_nearest(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def round_stochastically(x, dtype: tl.constexpr, key, low_half: tl.constexpr, element):
+def random_bits(bits: tl.constexpr, element, key, low_bits: tl.constexpr, block: tl.constexpr):
     """The function of this name in `step/precision.py`, to the same bits."""
-    hashed = scramble(element.to(tl.uint32) ^ key)
-    random = hashed & 0xFFFF if low_half else hashed >> 16
-    bits = x.to(tl.uint32, bitcast=True)
+    summand = scramble((element // block).to(tl.uint32) ^ key)
+    line = scramble((element % block).to(tl.uint32)) * (scramble(summand) | 1) + summand
+    hashed = line ^ (line >> 16)
+    return (hashed & ((1 << bits) - 1) if low_bits else hashed >> (32 - bits)).to(tl.int32)
+
+
+@triton.jit
+def round_stochastically(x, dtype: tl.constexpr, random):
+    """The function of this name in `step/precision.py`, to the same bits; `random` has 16 bits per element."""
+    bits = x.to(tl.int32, bitcast=True)
     magnitude = tl.abs(x)
     if dtype == tl.bfloat16:
-        rounded = ((bits + random) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        rounded = ((bits + random) & -0x10000).to(tl.float32, bitcast=True)
         rounded = tl.where(magnitude < float("inf"), rounded, x)
     else:
-        normal = ((bits + (random >> 3)) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        normal = ((bits + (random >> 3)) & -0x2000).to(tl.float32, bitcast=True)
         small = x + ((random.to(tl.float32) + 0.5) * 2.0**-40 - 2.0**-25)
         rounded = tl.where(magnitude < 2.0**-14, small, tl.where(magnitude < 65520.0, normal, x))
     return to_nearest(rounded, dtype)
@@ -118,15 +125,6 @@ def decode(codes, scale, shift: tl.constexpr):
     code = codes.to(tl.int32)
     magnitude = number_of(tl.abs(code) + (scale.to(tl.int32, bitcast=True) >> shift), shift) - scale
     return tl.where(code < 0, -magnitude, magnitude)
-
-
-@triton.jit
-def random_in_blocks(key, low_bits: tl.constexpr, bits: tl.constexpr, block: tl.constexpr, element):
-    """The function of this name in `step/precision.py`, to the same bits."""
-    summand = scramble((element // block).to(tl.uint32) ^ key)
-    line = scramble((element % block).to(tl.uint32)) * (scramble(summand) | 1) + summand
-    hashed = line ^ (line >> 16)
-    return (hashed & ((1 << bits) - 1) if low_bits else hashed >> (32 - bits)).to(tl.int32)
 
 
 @triton.jit

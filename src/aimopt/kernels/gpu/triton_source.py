@@ -25,6 +25,7 @@ from aimopt.kernels.layout import (
 )
 from aimopt.kernels.program import LR, SCALE, STEP, Program, draw_indices
 from aimopt.kernels.symbols import Node, Number
+from aimopt.step.precision import HASH_BLOCK
 from aimopt.step.quantization import BLOCK, CODES, LARGEST, LOWEST_BASE, MANTISSA, SHIFT
 
 _CODE = f"{MANTISSA}, {LOWEST_BASE}, {LARGEST}, {BLOCK}"  # of numbers in 8 bits
@@ -169,11 +170,14 @@ class _Printer:
                 yield from self._encode(k)
                 value = f"{name}_code.to({self.types[k]})"
             elif k in self.draws:
-                draw = self.draws[k]
-                value = f"round_stochastically({name}, {self.types[k]}, key_{draw // 2}, {draw % 2 == 1}, position)"
+                value = f"round_stochastically({name}, {self.types[k]}, {self._random_bits(16, k)})"
             elif self.types[k] != self.arithmetic:
                 value = f"to_nearest({name}, {self.types[k]})"
             yield f"tl.store({name}_pointer + element, {value}, inside)"
+
+    def _random_bits(self, bits: int, k: int) -> str:
+        half, low_bits = divmod(self.draws[k], 2)
+        return f"random_bits({bits}, position, key_{half}, {low_bits == 1}, {HASH_BLOCK})"
 
     def _levels(self, k: int) -> int:
         names = {"signed": "tl.int8", "unsigned": "tl.uint8"}
@@ -181,10 +185,8 @@ class _Printer:
 
     def _encode(self, k: int) -> Iterator[str]:
         """Compute the codes of a stream, and store the scales of their blocks."""
-        name, draw = self.streams[k], self.draws.get(k)
-        jitter = f"{1 << (SHIFT - 1)}"  # to the nearest level
-        if draw is not None:
-            jitter = f"random_in_blocks(key_{draw // 2}, {draw % 2 == 1}, {SHIFT}, {BLOCK}, position)"
+        name, to_nearest = self.streams[k], f"{1 << (SHIFT - 1)}"
+        jitter = self._random_bits(SHIFT, k) if k in self.draws else to_nearest
         yield f"{name}_code, {name}_scale = encode({name}, inside, {jitter}, {self._levels(k)}, {_CODE})"
         yield f"block = start // {BLOCK} + tl.arange(0, BLOCK // {BLOCK})"
         yield f"tl.store({name}_scales + block, {name}_scale, block * {BLOCK} < numel)"
