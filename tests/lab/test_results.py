@@ -98,7 +98,7 @@ def test_every_cell_of_table_1_has_its_seeds(table1: Store) -> None:
     assert {f.study.task for f in found} == {"wikitext103-gpt2", "cifar10-vit"}
     for analysis in found:
         cells = {f"{row} + {column}" for row in GEOMETRIES for column in CORRECTIONS}
-        assert {s.label: len(s.finals) for s in analysis.standings} == dict.fromkeys(cells, 5)
+        assert {s.label: len(s.finals) for s in analysis.standings} == dict.fromkeys(cells, 10)
 
 
 def test_a_comparison_of_today_finds_the_runs_of_the_archive(mini_1: Store) -> None:
