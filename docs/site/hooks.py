@@ -39,6 +39,7 @@ ORDER = (
     "lab",
     "tasks",
     "reproduction",
+    "table1",
     "reproduction-mini-1",
     "cluster",
     "theory",
