@@ -5,6 +5,7 @@ verdicts.py    the verdicts
 pages.py       a page cut into its tables, and how a table is compared with what it must say
 mini_1.py      the tables of docs/reproduction-mini-1.md: the paper's protocol
 mini.py        the tables of docs/reproduction.md: seeds until decided
+table1.py      the tables of docs/table1.md: geometry × correction
 
 Everything is stated a second time here on purpose: `recompute.py` compares it with what the lab printed.
 """

@@ -47,14 +47,13 @@ def rows_compared(page: Page, _: re.Match[str]) -> Recomputed:
     return Recomputed(phrases=[("by ", leads[0], " % on text and ", leads[1], " % on images")])
 
 
-def in_short(page: Page, _: re.Match[str]) -> Recomputed:
+def in_short(page: Page, match: re.Match[str]) -> Recomputed:
     """README's table: per geometry the mean gains, in the order of the settings of docs/table1.md."""
-    archive = page.archive
     rows: list[Row] = []
     for geometry in GEOMETRIES:
-        gains = [one for study in _studies(page) for one in _gains(archive, study, geometry)]
+        gains = [one for study in _studies(page) for one in _gains(page.archive, study, geometry)]
         rows.append([[geometry], *map(_mean_gain, gains)])
-    return Recomputed(rows)
+    return Recomputed(rows, rows_compared(page, match).phrases)
 
 
 def _studies(page: Page) -> list[Study]:

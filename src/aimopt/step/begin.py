@@ -1,6 +1,6 @@
 """The first state of parameters: all of it before their first step, or the buffers of a part that was chosen later."""
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ AddedState = list[tuple[Tensor, list[str]]]  # parameters, and the keys that wer
 def begin_state(
     param_groups: Sequence[dict[str, Any]],
     params: Sequence[Tensor],
-    states: Any,
+    states: MutableMapping[Tensor, Any],
     added: AddedState,
     *,
     optimizer: str,
@@ -46,7 +46,7 @@ def begin_state(
         _begin(states[p], p, gathered.group, gathered.parts, scalar_device, grad_scale)
 
 
-def remove_state(states: Any, added: AddedState) -> None:
+def remove_state(states: MutableMapping[Tensor, Any], added: AddedState) -> None:
     """Remove what was added, because the step was not made."""
     for p, keys in added:
         earlier = {name: value for name, value in states.pop(p, {}).items() if name not in keys}
