@@ -2,7 +2,8 @@
 
 In the paper's protocol each setting is compared twice, with AdamW and with RADAR, since the paper's claim is that RADAR
 is ahead of all. With seeds until decided there are two studies per setting: against AdamW, and against AdamW with a
-tuned β1. Table 1 of the paper is one study per setting.
+tuned β1; in some settings there is a third, of RADAR's rivals against it. Table 1 of the paper is one study per
+setting, and so is an exploration.
 """
 
 import dataclasses
@@ -12,8 +13,11 @@ from pathlib import Path
 
 from scipy import stats
 
+import evidence
 from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.analysis.explored import Explored
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
+from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.report import phrasing
 from aimopt.lab.report.verdicts import verdict_kind
@@ -25,13 +29,17 @@ from aimopt.lab.stats.values import Better, Floats
 from aimopt.paper.entries import TASKS
 from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
 
-REFERENCES = ("AdamW", "AdamW(tune='beta1')")
+REFERENCES = ("AdamW", evidence.CONTROL)
 TABLE1_LOOKS = 2  # all cells were looked at after five seeds, and then after ten
 # How the pages name the contenders that have options.
 SHOWN = {
     "AdamW(tune='beta1')": "AdamW, β1 tuned",
     "RADAR(tune='beta1')": "RADAR, β1 tuned",
     "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))": "QHAdam, ν 0.7, β1 0.995",
+    "QHAdam(nus=(0.7, 1.0), betas=(0.9, 0.999))": "QHAdam, ν 0.7, β1 0.9",
+    "AdamW(betas=(0.829, 0.999))": "AdamW, β1 0.829",
+    "Muon": "Muon, AdamW for the rest",
+    "hybrid": "Muon, RADAR for the rest",
 }
 
 
@@ -39,18 +47,25 @@ def tables(store: Store) -> Iterator[str]:
     """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
     runs = store.runs()
     studies = sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task)))
-    in_looks = [study for study in studies if study.looks and study.name == COMPARISON]
+    in_looks = [s for s in studies if s.looks and s.name == COMPARISON and s.reference in REFERENCES]
     if in_looks:
         yield from tables_in_looks(in_looks, runs)
     for study in studies:
-        if study not in in_looks:
+        if study not in in_looks and study.name != evidence.IN_CONDITIONS_NAME:
             yield from _table_of(study)(study, runs)
             yield ""
+    yield from conditions(runs)
+    yield ""
+    for exploration in evidence.explored():
+        yield from explored(exploration, runs)
+        yield ""
 
 
 def _table_of(study: Study) -> Callable[[Study, Mapping[str, Run]], Iterator[str]]:
     if study.name == "table1":
         return table1
+    if study.looks:
+        return against_radar
     return comparison if study.is_comparison else heat_map if len(study.axes) == 2 else variants
 
 
@@ -134,6 +149,52 @@ def comparison_in_looks(pair: Sequence[StudyAnalysis]) -> Iterator[str]:
             *(decision(analysis.standing(s.label)) for analysis in pair),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def against_radar(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Every rival of RADAR, the best first, with its verdict against it."""
+    analysis = analyse_study(study, runs)
+    if not analysis.progress.complete:
+        return
+    what = "confirmed" if study.name == evidence.CONFIRMATION else "against RADAR"
+    yield f"### {what}: {analysis.title} (`{study.task}`)"
+    yield ""
+    yield f"| optimizer | rate | {analysis.measure.label} | seeds | against {study.reference} |"
+    yield "|---|---|---|---|---|"
+    for s in analysis.ranked:
+        cells = (SHOWN.get(s.label, s.label), rate(s), spread(analysis, s), str(len(s.finals)), decision(s))
+        yield f"| {' | '.join(cells)} |"
+
+
+def conditions(runs: Mapping[str, Run]) -> Iterator[str]:
+    """One row per condition: the means, and RADAR against AdamW with the usual and with less momentum."""
+    radar, *references = evidence.IN_CONDITIONS
+    shown = [SHOWN.get(label, label) for label in (*references, radar)]
+    yield f"| condition | {' | '.join(shown)} | RADAR against {shown[0]} | against {shown[1]} |"
+    yield f"|---|{'---|' * (2 * len(references) + 1)}"
+    for name, settings in evidence.CONDITIONS.items():
+        analyses = [analyse_study(study, runs) for study in evidence.in_condition(settings)]
+        if all(analysis.progress.complete for analysis in analyses):
+            first = analyses[0]
+            means = [f"{spread(first, s)} at {rate(s)}" for s in map(first.standing, (*references, radar))]
+            verdicts = [decision(analysis.standing(radar)) for analysis in analyses]
+            yield f"| {name} | {' | '.join([*means, *verdicts])} |"
+
+
+def explored(exploration: Exploration, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Every optimizer of an exploration: those that came furthest first, with the mean score per rung."""
+    rungs = exploration.plan(runs)
+    if len(rungs) < len(exploration.rungs) or not rungs[-1].is_complete:
+        return
+    facts = exploration.study.facts
+    yield f"### explored: {facts.title} (`{exploration.study.task}`)"
+    yield ""
+    counts = [f"{count} seed{'s' * (count > 1)}" for count in exploration.rungs]
+    yield f"| {facts.score.label}, mean | rate | {' | '.join(counts)} |"
+    yield f"|---|---|{'---|' * len(counts)}"
+    for label, entries in Explored(exploration, rungs).standings():
+        scores = [f"{entry.score:.4f}" for entry in entries] + [""] * (len(counts) - len(entries))
+        yield f"| {SHOWN.get(label, label)} | {entries[-1].rate:.3g} | {' | '.join(scores)} |"
 
 
 def most_seeds(pair: Sequence[StudyAnalysis], label: str) -> Standing:

@@ -64,21 +64,23 @@ class ArchivedRun:
 
 @dataclass(frozen=True)
 class Archive:
-    """The studies and runs of one or more archives."""
+    """The studies, explorations and runs of one or more archives."""
 
     studies: Sequence[Study]
+    explorations: Sequence[Study]
     runs: Sequence[ArchivedRun]
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> "Archive":
         """Read archives; a file that is not the one its run was finished with is refused."""
-        studies, runs = [], []
+        studies, explorations, runs = [], [], []
         for path in paths:
             with tarfile.open(path) as files:
                 contents = {PurePosixPath(m.name): _bytes(files, m) for m in files.getmembers() if m.isfile()}
             studies += [json.loads(text) for name, text in contents.items() if _is_study(name)]
+            explorations += [json.loads(t) for name, t in contents.items() if name.parent.name == "explorations"]
             runs += [_run(name.parent, contents) for name in contents if name.name == "result.json"]
-        return cls(studies, runs)
+        return cls(studies, explorations, runs)
 
     def study(self, task: str, **fields: Any) -> Study:
         """The one study of a task with these fields."""
@@ -86,6 +88,15 @@ class Archive:
         if len(found) != 1:
             raise LookupError(f"the archive has {len(found)} studies of {task} with {fields}, not one")
         return found[0]
+
+    def exploration(self, task: str) -> Study:
+        """The one exploration of a task."""
+        (found,) = (exploration for exploration in self.explorations if exploration["task"] == task)
+        return found
+
+    def trials(self, label: str, exploration: Study) -> list[ArchivedRun]:
+        """The runs of a contender of an exploration, which has seeds of its own."""
+        return [run for run in self._all_of(label, exploration) if run.config["seed"] in exploration["seeds"]]
 
     def measures(self, study: Study) -> tuple[str, str, str]:
         """The key of the search's measure, the key of the reported one, and which direction is better."""

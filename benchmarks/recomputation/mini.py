@@ -13,10 +13,15 @@ SHOWN = {
     "AdamW(tune='beta1')": "AdamW, β1 tuned",
     "RADAR(tune='beta1')": "RADAR, β1 tuned",
     "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))": "QHAdam, ν 0.7, β1 0.995",
+    "QHAdam(nus=(0.7, 1.0), betas=(0.9, 0.999))": "QHAdam, ν 0.7, β1 0.9",
+    "AdamW(betas=(0.829, 0.999))": "AdamW, β1 0.829",
+    "Muon": "Muon, AdamW for the rest",
+    "hybrid": "Muon, RADAR for the rest",
 }
 CONTROL = "AdamW(tune='beta1')"
 REFERENCES = ("AdamW", CONTROL)
 COMPARISON = r"(?P<title>[^:]+) \(`(?P<task>[\w-]+)`\)"
+AGAINST_RADAR = f"against RADAR: {COMPARISON}"
 
 
 def comparison(page: Page, match: re.Match[str]) -> Recomputed:
@@ -25,7 +30,7 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
     studies = {reference: _study(archive, match["task"], reference) for reference in REFERENCES}
     study = studies["AdamW"]
     values = finals(archive, study)
-    said = {reference: _decisions(archive, studies[reference]) for reference in REFERENCES}
+    verdicts = {reference: verdicts_of(archive, studies[reference]) for reference in REFERENCES}
     sign = 1 if archive.measures(study)[2] == "lower" else -1
     rows: list[Row] = []
     for label in sorted(values, key=lambda name: sign * mean(values[name])):
@@ -36,7 +41,34 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
             [choice.momentum or _momentum(study["facts"]["contenders"][label]["options"])],
             [mean(values[label]), " ± ", deviation(values[label])],
             [len(values[label])],
-            *(_said(said[reference].get(label)) for reference in REFERENCES),
+            *(said(verdicts[reference].get(label)) for reference in REFERENCES),
+        ])  # fmt: skip
+    return Recomputed(rows)
+
+
+def against_radar(page: Page, match: re.Match[str]) -> Recomputed:
+    """Every rival of RADAR, the best first: rate, values, seeds, and the verdict against it."""
+    return against_reference(page.archive, _study(page.archive, match["task"], "RADAR"))
+
+
+def confirmation(page: Page, match: re.Match[str]) -> Recomputed:
+    """The same of the study that confirms an exploration."""
+    return against_reference(page.archive, page.archive.study(match["task"], name="confirm"))
+
+
+def against_reference(archive: Archive, study: Study) -> Recomputed:
+    """Every contender of a study, the best first, with its verdict."""
+    values, verdicts = finals(archive, study), verdicts_of(archive, study)
+    sign = 1 if archive.measures(study)[2] == "lower" else -1
+    rows: list[Row] = []
+    for label in sorted(values, key=lambda name: sign * mean(values[name])):
+        choice = archive.chosen(label, study)
+        rows.append([
+            [SHOWN.get(label, label)],
+            [choice.rate, ", edge" if choice.at_edge else ""],
+            [mean(values[label]), " ± ", deviation(values[label])],
+            [len(values[label])],
+            said(verdicts.get(label)),
         ])  # fmt: skip
     return Recomputed(rows)
 
@@ -69,11 +101,11 @@ def _lead(archive: Archive, task: str) -> Row:
     """The means of AdamW and RADAR; RADAR against both references, and with a tuned β1 against the same of AdamW."""
     studies = {reference: _study(archive, task, reference) for reference in REFERENCES}
     values = {reference: finals(archive, study) for reference, study in studies.items()}
-    said = {reference: _decisions(archive, study) for reference, study in studies.items()}
+    verdicts = {reference: verdicts_of(archive, study) for reference, study in studies.items()}
     return [
         *([mean(values["AdamW"][label])] for label in ("AdamW", "RADAR")),
-        *(_said(said[reference]["RADAR"]) for reference in REFERENCES),
-        _said(said[CONTROL]["RADAR(tune='beta1')"]),
+        *(said(verdicts[reference]["RADAR"]) for reference in REFERENCES),
+        said(verdicts[CONTROL]["RADAR(tune='beta1')"]),
     ]
 
 
@@ -102,14 +134,16 @@ def finals(archive: Archive, study: Study) -> dict[str, dict[int, float]]:
     return {c["label"]: archive.finals(c["label"], study) for c in study["contenders"]}
 
 
-def _decisions(archive: Archive, study: Study) -> dict[str, Decision]:
+def verdicts_of(archive: Archive, study: Study) -> dict[str, Decision]:
+    """Per contender the verdict against the reference of the study."""
     values, better = finals(archive, study), archive.measures(study)[2]
     reference = values.pop(study["reference"])
     gains = {label: relative_gains(by_seed, reference, better) for label, by_seed in values.items()}
     return decisions(gains, study["looks"], study["margin"])
 
 
-def _said(decision: Decision | None) -> Text:
+def said(decision: Decision | None) -> Text:
+    """A verdict with its interval, as the pages print it."""
     if decision is None:
         return [""]
     percent = [100 * number for number in (decision.gain, decision.low, decision.high)]

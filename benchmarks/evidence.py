@@ -1,0 +1,240 @@
+"""The studies behind the pages of results, and the commands that make their archives.
+
+    python benchmarks/evidence.py train STORE     take over the archived runs, then train all that is missing
+    python benchmarks/evidence.py status STORE    how far every study is
+    python benchmarks/evidence.py pack STORE      write docs/results/*.tar.xz
+
+`ARCHIVES` states every study, in the order in which they are trained. Training can be interrupted at any time (Ctrl-C
+or `kill -TERM`); the same command continues. Only studies that are complete are packed, with the files that results are
+read from; checkpoints are not. The order, owners and times of the packed files are fixed, so that the same runs give
+the same archive.
+"""
+
+import argparse
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from aimopt.lab import Exploration, compare, explore, run
+from aimopt.lab.analysis.analyse import analyse_study
+from aimopt.lab.protocol.study import Study
+from aimopt.lab.results.run import Run
+from aimopt.lab.results.store import Store
+from aimopt.paper.presets import table1
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RUN_FILES = ("manifest.json", "metrics.jsonl", "result.json")
+
+CONTROL = "AdamW(tune='beta1')"  # AdamW with as little momentum as it likes
+CORE = ("RADAR", "AdamW", CONTROL, "RADAR(tune='beta1')")
+LONG_AVERAGE = "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))"
+# What the paper compares RADAR with (its Adam is AdamW here), and more: matrices, and QHAdam with the same β1.
+RIVALS = (
+    "RADAR",
+    "AdamW",
+    "NAdam",
+    "Muon",
+    "hybrid",
+    "Lion",
+    "Adan",
+    "AdaBelief",
+    "RAD",
+    "QHAdam(nus=(0.7, 1.0), betas=(0.9, 0.999))",
+)
+CONFIRMATION = "confirm"  # the name of a study that confirms an exploration
+TABLE1_SETTINGS = {"steps": 150, "warmup_steps": 12, "evaluate_every": 10}
+EXPLORED_RATES = (0.5, 1.0, 2.0, 4.0)
+# Does a lead survive under other conditions? AdamW's second β1 is the one that its search chose under the usual ones.
+IN_CONDITIONS = ("RADAR", "AdamW", "AdamW(betas=(0.829, 0.999))")
+IN_CONDITIONS_NAME = "conditions"
+CONDITIONS_RATES = (0.25, 0.5, 1.0, 2.0)
+
+
+def _of_length(steps: int, **settings: Any) -> dict[str, Any]:
+    return {"steps": steps, "warmup_steps": steps * 8 // 100, "evaluate_every": steps // 10, **settings}
+
+
+CONDITIONS: Mapping[str, Mapping[str, Any]] = {
+    "300 steps": _of_length(300),
+    "500 steps (usual)": {},
+    "1,000 steps": _of_length(1000),
+    "twice the width": {
+        "width": 96,
+        "heads": 6,
+        "initial_std": 0.057,
+    },  # 0.02·√(768/96); the usual one is 0.02·√(768/48)
+    "3,000 steps": _of_length(3000),
+    "batches of 32 blocks, 1,000 steps": _of_length(1000, batch_size=32),
+    "batches of 8 blocks, 4,000 steps": _of_length(4000, batch_size=8),
+    "batches of 128 blocks, 250 steps": _of_length(250, batch_size=128),
+}
+
+Evidence = Study | Exploration
+
+
+def against_both(task: str, seeds: int, *others: str, control_seeds: int | None = None) -> list[Study]:
+    """RADAR and others against AdamW, and against AdamW with a tuned β1; the numbers of seeds are the largest."""
+    optimizers = [*CORE, *others]
+    return [
+        compare(task, optimizers=optimizers, seeds=tuple(range(seeds))),
+        compare(task, optimizers=optimizers, seeds=tuple(range(control_seeds or seeds)), reference=CONTROL),
+    ]
+
+
+def against_radar(task: str) -> Study:
+    """Each rival of RADAR against it, with ten seeds at most."""
+    return compare(task, optimizers=RIVALS, reference="RADAR", seeds=tuple(range(10)))
+
+
+def mini() -> list[Evidence]:
+    """docs/reproduction.md."""
+    return [
+        *against_both("cifar10-vit", 40, LONG_AVERAGE),
+        *against_both("wikitext103-gpt2", 40, LONG_AVERAGE, control_seeds=20),
+        *against_both("wikitext2-finetune", 40, "NAdam", control_seeds=20),
+        *against_both("fineweb-qwen", 20),
+        *against_both("cifar100-resnet50", 20),
+        *map(against_radar, ("wikitext103-gpt2", "cifar10-vit", "wikitext2-finetune")),
+    ]
+
+
+def in_condition(settings: Mapping[str, Any]) -> list[Study]:
+    """RADAR under one condition against AdamW, and against AdamW with less momentum."""
+    return [
+        compare(
+            "wikitext103-gpt2",
+            optimizers=IN_CONDITIONS,
+            name=IN_CONDITIONS_NAME,
+            reference=reference,
+            grid=CONDITIONS_RATES,
+            seeds=tuple(range(5)),
+            settings=settings,
+            untuned=False,
+        )
+        for reference in IN_CONDITIONS[1:]
+    ]
+
+
+def conditions() -> list[Evidence]:
+    """docs/conditions.md."""
+    return [study for settings in CONDITIONS.values() for study in in_condition(settings)]
+
+
+def explored() -> list[Exploration]:
+    """docs/exploration.md."""
+    return [Exploration.of(task, rates=EXPLORED_RATES) for task in ("wikitext103-gpt2", "cifar10-vit")]
+
+
+def paper_table() -> list[Evidence]:
+    """docs/table1.md."""
+    tasks, seeds = ("wikitext103-gpt2", "cifar10-vit"), tuple(range(10))
+    return [table1(task, settings=TABLE1_SETTINGS, seeds=seeds, looks=(10,)) for task in tasks]
+
+
+ARCHIVES: Mapping[str, Callable[[], Sequence[Evidence]]] = {
+    "table1": paper_table,
+    "mini": mini,
+    "conditions": conditions,
+    "explored": explored,
+}
+
+
+def train(store: Store) -> None:
+    """Take over the runs of the archives, and train what is missing."""
+    for name in ARCHIVES:
+        if (archive := RESULTS / f"{name}.tar.xz").exists():
+            _unpack(archive, store.root)
+    for name, evidence in _all_evidence():
+        print(f"{name}: {_title(evidence)}", flush=True)
+        if isinstance(evidence, Exploration):
+            explore(evidence, store, progress=True)
+        else:
+            run(evidence, store, costs=False, progress=True)
+
+
+def status(store: Store) -> None:
+    """Print how far every study is."""
+    runs = store.runs()
+    for name, evidence in _all_evidence():
+        missing = sum(not _settled(cell.config.identity, runs) for cell in evidence.cells(runs))
+        missing += evidence.count_unknown_runs(runs)
+        state = f"{missing} runs or more are missing" if missing else "complete"
+        print(f"{name}: {_title(evidence)}: {state}")
+
+
+def pack(store: Store) -> None:
+    """Write the archives."""
+    runs = store.runs()
+    for name, studies in ARCHIVES.items():
+        complete = [evidence for evidence in studies() if _is_complete(evidence, runs)]
+        if not complete:
+            continue
+        files: dict[str, bytes] = {}
+        for evidence in complete:
+            path, text = _definition(evidence, store)
+            files[path] = text
+            for config in {cell.config.identity: cell.config for cell in evidence.cells(runs)}.values():
+                paths = [store.folder(config) / file for file in RUN_FILES]
+                files |= {path.relative_to(store.root).as_posix(): path.read_bytes() for path in paths}
+        _write_archive(RESULTS / f"{name}.tar.xz", files)
+        print(f"{name}: packed {', '.join(map(_title, complete))}")
+
+
+def _all_evidence() -> Iterator[tuple[str, Evidence]]:
+    for name, studies in ARCHIVES.items():
+        for evidence in studies():
+            yield name, evidence
+
+
+def _title(evidence: Evidence) -> str:
+    study = evidence.study if isinstance(evidence, Exploration) else evidence
+    settings = "".join(f", {name} {value}" for name, value in study.settings.items())
+    return f"{study.name} of {study.task}{settings}, against {study.reference}"
+
+
+def _settled(identity: str, runs: Mapping[str, Run]) -> bool:
+    return identity in runs and runs[identity].settled
+
+
+def _is_complete(evidence: Evidence, runs: Mapping[str, Run]) -> bool:
+    if isinstance(evidence, Exploration):
+        rungs = evidence.plan(runs)
+        return len(rungs) == len(evidence.rungs) and rungs[-1].is_complete
+    return analyse_study(evidence, runs).progress.complete
+
+
+def _definition(evidence: Evidence, store: Store) -> tuple[str, bytes]:
+    """The file that says what was asked. An exploration has no verdict, so a report must not find it as a study."""
+    if isinstance(evidence, Exploration):
+        content = {"rungs": evidence.rungs, **evidence.study.to_record()}
+        return f"explorations/{evidence.study.task}.json", json.dumps(content, indent=1).encode()
+    path = store.study_file(store.save_study(evidence))
+    return path.relative_to(store.root).as_posix(), path.read_bytes()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Add the files that the folder does not have; the folder may have more."""
+    with tarfile.open(archive) as files:
+        missing = [member for member in files if member.isfile() and not (folder / member.name).exists()]
+        files.extractall(folder, missing, filter="data")
+
+
+def _write_archive(file: Path, files: Mapping[str, bytes]) -> None:
+    with tarfile.open(file, "w:xz", preset=9) as archive:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, BytesIO(content))
+
+
+COMMANDS = {"train": train, "status": status, "pack": pack}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("store", type=Path, help="folder of the runs")
+    given = parser.parse_args()
+    COMMANDS[given.command](Store(given.store))

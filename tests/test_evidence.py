@@ -1,0 +1,60 @@
+"""The published runs can be made again, continued and packed by one command."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import evidence
+from aimopt.lab import Exploration, compare
+from aimopt.lab.results.store import Store
+
+SHORT = {"steps": 8, "evaluate_every": 4, "warmup_steps": 0}
+
+
+def test_every_published_study_is_stated(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name, studies in evidence.ARCHIVES.items():
+        stated = {_file_of(study, store) for study in studies()}
+        if not (evidence.RESULTS / f"{name}.tar.xz").exists():
+            continue
+        with tarfile.open(evidence.RESULTS / f"{name}.tar.xz") as archive:
+            packed = {member.name for member in archive if member.name.startswith(("studies/", "explorations/"))}
+        assert packed
+        assert packed <= stated
+
+
+def _file_of(study: evidence.Evidence, store: Store) -> str:
+    if isinstance(study, Exploration):
+        return f"explorations/{study.study.task}.json"
+    return store.study_file(study).relative_to(store.root).as_posix()
+
+
+def test_trained_packed_and_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study and an exploration: an empty store takes them from the archives, and nothing is trained again."""
+    optimizers = ["RADAR", "AdamW"]
+    short = compare("digits", "demo", optimizers=optimizers, seeds=(0,), grid=(1.0,), settings=SHORT, untuned=False)
+    exploration = Exploration.of("digits", "demo", optimizers=optimizers, rates=(1.0,), rungs=(1,), settings=SHORT)
+    monkeypatch.setattr(evidence, "ARCHIVES", {"short": lambda: [short, exploration]})
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+
+    store = Store(tmp_path / "store")
+    evidence.train(store)
+    evidence.pack(store)
+    packed = (tmp_path / "short.tar.xz").read_bytes()
+    assert "short: packed compare of digits" in capsys.readouterr().out
+
+    other = Store(tmp_path / "other")
+    evidence.status(other)
+    assert "missing" in capsys.readouterr().out
+    evidence.train(other)
+    runs, trained = other.runs(), store.runs()
+    assert {identity: run.sessions for identity, run in runs.items()} == {i: run.sessions for i, run in trained.items()}
+    evidence.status(other)
+    said = capsys.readouterr().out
+    assert said.count("complete") == 2
+    assert "missing" not in said
+    evidence.pack(other)
+    assert (tmp_path / "short.tar.xz").read_bytes() == packed
