@@ -103,6 +103,23 @@ def test_names_of_any_length_fit_into_every_figure() -> None:
             assert min(ax.get_position().width for ax in drawn.figure.axes) > 0.1, picture.name
 
 
+def test_every_reference_has_its_own_titles_and_first_picture() -> None:
+    """The same task is compared with two references, and another task too."""
+    studies = [dataclasses.replace(comparison(), reference=reference) for reference in ("Lion", "AdamW")]
+    compared = [analyse_study(study, runs_of(comparison)) for study in studies]
+    elsewhere = [dataclasses.replace(analysis, title="Elsewhere") for analysis in compared]
+    report = build_report([*compared, *elsewhere], "", "")
+    assert [section.title for section in report.sections] == [
+        "Digits, MLP (1k), against Lion", "Elsewhere, against Lion",
+        "Digits, MLP (1k), against AdamW", "Elsewhere, against AdamW",
+    ]  # fmt: skip
+    titles = {name: picture.title for name, picture in report.first_pictures}
+    assert titles == {"overview-subject": "RADAR against Lion", "overview-subject-2": "RADAR against AdamW"}
+    assert report.headline.startswith("Against Lion on 2 tasks")
+    assert " Against AdamW it is better on " in report.headline
+    assert report.title == "RADAR against Lion and AdamW"
+
+
 def test_clipped_names_stay_different() -> None:
     names = [f"{'RADAR' * 9}{i}{'x' * 40}" for i in range(3)]
     shown = clipped_names(names, 18)

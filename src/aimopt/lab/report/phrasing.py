@@ -255,6 +255,7 @@ def subject_of(analyses: Sequence[StudyAnalysis]) -> str | None:
 def title(analyses: Sequence[StudyAnalysis]) -> str:
     """What was compared: the contenders by name if they are few or short, against the reference."""
     comparisons = [a.study for a in analyses if a.study.is_comparison]
+    comparisons = [study for study in comparisons if study.name == COMPARISON] or comparisons
     if not comparisons:
         subject = subject_of(analyses)
         return f"Variants of {subject}" if subject else "A study of optimizers"
@@ -296,17 +297,33 @@ def headline(analyses: Sequence[StudyAnalysis], over_tasks: AcrossTasks | None) 
         result = f"{VERDICT_STYLES[kind].predicate} {reference}{f' {exactly}' if exactly else ''}"
         where = f"{'on' if so_far else 'On'} {only.title}, at scale {only.study.scale}"
         return f"{so_far}{where}, {subject} {result} ({basis}).{also}"
-    counts = {kind: sum(verdict_kind(d.verdict) == kind for _, d in judged) for kind in VERDICT_STYLES}
-    same = counts["equal"] + counts["identical"]
-    equal = f"equal to it on {same}, " if same else ""
     scales = listed(dict.fromkeys(a.study.scale for a, _ in judged))
-    text = f"{so_far}against {reference} on {len(judged)} tasks at scale {scales}, {subject} is better on "
-    text += f"{counts['better']}, worse on {counts['worse']}, {equal}"
-    text += f"and cannot be distinguished from it on {counts['unsure']} ({basis})."
+    text = f"{so_far}against {reference} on {len(judged)} tasks at scale {scales}, {subject} is "
+    text += f"{_counted_verdicts([d for _, d in judged])} ({basis})."
     if over_tasks and subject in over_tasks.ranks:
         position = 1 + sum(rank < over_tasks.ranks[subject] for rank in over_tasks.ranks.values())
         text += f" By average rank it is {ordinal(position)} of {len(over_tasks.ranks)}."
-    return sentence(text) + also
+    return sentence(text) + also + _against_others(comparisons, subject, reference)
+
+
+def _counted_verdicts(differences: Sequence[Difference]) -> str:
+    """On how many tasks each verdict holds."""
+    counts = {kind: sum(verdict_kind(d.verdict) == kind for d in differences) for kind in VERDICT_STYLES}
+    same = counts["equal"] + counts["identical"]
+    equal = f"equal to it on {same}, " if same else ""
+    text = f"better on {counts['better']}, worse on {counts['worse']}, {equal}"
+    return f"{text}and cannot be distinguished from it on {counts['unsure']}"
+
+
+def _against_others(comparisons: Sequence[StudyAnalysis], subject: str, reference: str) -> str:
+    """The verdicts on the subject against every other reference that it has on several tasks."""
+    text = ""
+    for other in dict.fromkeys(a.study.reference for a in comparisons if a.study.reference not in (reference, subject)):
+        with_subject = [a for a in comparisons if a.study.reference == other and subject in {s.label for s in a.ranked}]
+        differences = [d for a in with_subject if (d := a.standing(subject).difference)]
+        if len(differences) > 1:
+            text += f" Against {other} it is {_counted_verdicts(differences)}."
+    return text
 
 
 def _others_better(analyses: Sequence[StudyAnalysis], subject: str) -> str:

@@ -6,16 +6,20 @@ report.sections[0].parts[0].tables[0].rows          the cells of the first table
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aimopt.lab.analysis.across_tasks import AcrossTasks, across_tasks
 from aimopt.lab.analysis.study_analysis import Remark, StudyAnalysis
+from aimopt.lab.protocol.study import COMPARISON
 from aimopt.lab.report import across as across_tables
 from aimopt.lab.report import figures, phrasing, tables
 from aimopt.lab.report.figures.style import Picture, Style, styles_of
 from aimopt.lab.report.tables import Table
 
+T = TypeVar("T")
 NamedPicture = tuple[str, Picture]  # the name of its files without ending, and the picture
 SECTION_TITLES = {
     "verdicts": "Verdicts",
@@ -77,7 +81,7 @@ class Report:
 
 def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) -> Report:
     """The report of several studies. Comparisons come first, sweeps last."""
-    analyses = sorted(analyses, key=lambda analysis: (analysis.sweep is not None, not analysis.study.is_comparison))
+    analyses = _in_order(analyses)
     styles = styles_of(analyses)
     across = across_tasks(analyses)
     compared = [analysis for analysis in analyses if analysis.study.is_comparison]
@@ -86,10 +90,15 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
         dict.fromkeys(phrasing.stamp(analysis).split(" · ", 1)[1] for analysis in compared if analysis.ranked)
     )
     across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
+    task_count = len({analysis.study.task for analysis in compared})
     pictures = figures.across_tasks(across, styles, across_stamp) if across else []
-    overview = figures.overview_pictures(compared, styles, f"{len(compared)} tasks · {stamp}")
-    sections = [_section(analysis, styles, name) for name, analysis in _names(analyses).items()]
-    first_pictures = [(f"overview-{picture.name}", picture) for picture in overview]
+    overview = figures.overview_pictures(compared, styles, f"{task_count} tasks · {stamp}")
+    titles = _titles(analyses)
+    sections = [
+        _section(analysis, styles, name, title)
+        for (name, analysis), title in zip(_names(analyses).items(), titles, strict=True)
+    ]
+    first_pictures = _uniquely_named([(f"overview-{picture.name}", picture) for picture in overview])
     if not first_pictures:
         first_pictures, sections = _take_first_picture(sections)
     return Report(
@@ -107,6 +116,32 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
         compared=tuple(across.profile or across.ranks) if across else (),
         command=command,
     )
+
+
+def _in_order(analyses: Sequence[StudyAnalysis]) -> list[StudyAnalysis]:
+    """Comparisons first, those with the most common reference before others; of equally common ones, the shortest."""
+    counts = Counter(analysis.study.reference for analysis in analyses if analysis.study.is_comparison)
+
+    def place(analysis: StudyAnalysis) -> tuple[bool, bool, bool, int, int]:
+        study = analysis.study
+        is_preset = study.name != COMPARISON
+        common = -counts[study.reference]
+        return analysis.sweep is not None, not study.is_comparison, is_preset, common, len(study.reference)
+
+    return sorted(analyses, key=place)
+
+
+def _titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
+    """One title per study. Studies of the same task also say their settings, then their reference."""
+    names = [phrasing.name_of(analysis) for analysis in analyses]
+    with_settings = [
+        name + "".join(f", {key} {value}" for key, value in analysis.study.settings.items() if names.count(name) > 1)
+        for name, analysis in zip(names, analyses, strict=True)
+    ]
+    return [
+        f"{name}, against {analysis.study.reference}" if with_settings.count(name) > 1 else name
+        for name, analysis in zip(with_settings, analyses, strict=True)
+    ]
 
 
 def _headline(analyses: Sequence[StudyAnalysis], across: AcrossTasks | None) -> str:
@@ -138,16 +173,20 @@ def _take_first_picture(sections: Sequence[Section]) -> tuple[list[NamedPicture]
 
 def _names(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
     """A unique name per study that is safe in file names and anchors."""
-    named: dict[str, StudyAnalysis] = {}
-    for analysis in analyses:
-        study = analysis.study
-        stem = _anchor(f"{study.name} {study.task} {study.scale}")[-60:]
+    studies = [(analysis.study, analysis) for analysis in analyses]
+    return dict(_uniquely_named([(_anchor(f"{s.name} {s.task} {s.scale}")[-60:], analysis) for s, analysis in studies]))
+
+
+def _uniquely_named(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+    """The same items; a name that was there before gets a number."""
+    named: dict[str, T] = {}
+    for stem, item in items:
         name, count = stem, 1
         while name in named:
             count += 1
             name = f"{stem}-{count}"
-        named[name] = analysis
-    return named
+        named[name] = item
+    return [*named.items()]
 
 
 def _anchor(text: str) -> str:
@@ -155,7 +194,7 @@ def _anchor(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) -> Section:
+def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str, title: str) -> Section:
     drawn = figures.of_study(analysis, styles)
     tables_by_part = {
         "verdicts": [tables.verdicts(analysis)] if analysis.sweep is None else [],
@@ -167,15 +206,15 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str) ->
     if not analysis.study.is_comparison and analysis.sweep is None:
         tables_by_part["verdicts"].insert(0, tables.results([analysis]))
     parts = []
-    for part, title in SECTION_TITLES.items():
+    for part, part_title in SECTION_TITLES.items():
         pictures = tuple((f"{name}-{_anchor(picture.name)}", picture) for picture in drawn.get(part, []))
         known = tuple(table for table in tables_by_part.get(part, []) if table)
         if pictures or known:
-            parts.append(SectionPart(part, title, pictures, known))
+            parts.append(SectionPart(part, part_title, pictures, known))
     folded = tuple(table for table in (tables.seeds(analysis), tables.provenance(analysis)) if table)
     return Section(
         name=name,
-        title=phrasing.name_of(analysis),
+        title=title,
         analysis=analysis,
         summary=tuple(phrasing.summary(analysis)),
         stamp=phrasing.stamp(analysis),

@@ -20,6 +20,8 @@ from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.report.figures import comparison, lines, overview, searches, sweeps
 from aimopt.lab.report.figures.style import Picture, Style
 
+MAX_OVERVIEW_PICTURES = 2  # side by side, at the top of the page
+
 
 def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, list[Picture]]:
     """The pictures of a study by the part of the section that shows them; parts without pictures are left out."""
@@ -38,9 +40,12 @@ def of_study(analysis: StudyAnalysis, styles: Mapping[str, Style]) -> dict[str, 
 
 
 def overview_pictures(analyses: Sequence[StudyAnalysis], styles: Mapping[str, Style], stamp: str) -> list[Picture]:
-    """The first pictures of a report: none for fewer than two comparisons."""
-    drawn = [overview.subject_by_task(analyses, styles, stamp), overview.verdict_grid(analyses, styles, stamp)]
-    return [picture for picture in drawn if picture is not None]
+    """The first pictures of a report: none for fewer than two comparisons. Each reference has a picture of its own."""
+    references = list(dict.fromkeys(analysis.study.reference for analysis in analyses))
+    drawn = [overview.subject_by_task(analyses, reference, styles, stamp) for reference in references]
+    if len(references) == 1:  # with several, a row of the grid would not say which of them it is about
+        drawn.append(overview.verdict_grid(analyses, styles, stamp))
+    return [picture for picture in drawn if picture is not None][:MAX_OVERVIEW_PICTURES]
 
 
 def across_tasks(across: AcrossTasks, styles: Mapping[str, Style], stamp: str) -> list[Picture]:

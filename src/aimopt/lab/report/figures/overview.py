@@ -1,7 +1,7 @@
 """The first pictures of a report about several tasks: the subject against its reference, and all verdicts.
 
-subject_by_task(analyses, styles, stamp)        one row per task: paired differences of the subject
-verdict_grid(analyses, styles, stamp)           one row per task, one column per contender: a sign per verdict
+subject_by_task(analyses, "Mine", styles, stamp)   one row per task: paired differences of the subject
+verdict_grid(analyses, styles, stamp)              one row per task, one column per contender: a sign per verdict
 """
 
 import math
@@ -51,10 +51,9 @@ class _Row(NamedTuple):
 
 
 @styled
-def subject_by_task(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: str) -> Picture | None:
-    """The paired differences of the subject from the reference, one row per task; None for fewer than two tasks."""
-    subject = analyses[0].study.headline_contender if analyses else None
-    reference = analyses[0].study.reference if analyses else ""
+def subject_by_task(analyses: Sequence[StudyAnalysis], reference: str, styles: Styles, stamp: str) -> Picture | None:
+    """The paired differences of the subject from a reference, one row per task; None for fewer than two tasks."""
+    subject = next((a.study.headline_contender for a in analyses if a.study.reference == reference), None)
     rows = [row for analysis in analyses if (row := _row(analysis, subject, reference)) is not None]
     if subject is None or len(rows) < 2:
         return None

@@ -100,6 +100,11 @@ def _problems(section: Section) -> list[tuple[str, str]]:
 
 
 def _contents(report: Report) -> list[tuple[str, str]]:
-    comparisons = [(section.name, section.title) for section in report.sections if section.is_comparison]
+    """Anchors and their titles; of comparisons on the same task, the first."""
+    comparisons = [section for section in report.sections if section.is_comparison]
+    first_sections: dict[str, str] = {}
+    for section in comparisons:
+        first_sections.setdefault(phrasing.name_of(section.analysis), section.name)
+    links = [(name, title) for title, name in first_sections.items()]
     sweeps = [("sweeps", "Sweeps")] if len(comparisons) < len(report.sections) else []
-    return [("results", "Results"), *comparisons, *sweeps, ("method", "How to read this")]
+    return [("results", "Results"), *links, *sweeps, ("method", "How to read this")]
