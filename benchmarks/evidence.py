@@ -61,12 +61,9 @@ CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     "300 steps": _of_length(300),
     "500 steps (usual)": {},
     "1,000 steps": _of_length(1000),
-    "twice the width": {
-        "width": 96,
-        "heads": 6,
-        "initial_std": 0.057,
-    },  # 0.02·√(768/96); the usual one is 0.02·√(768/48)
     "3,000 steps": _of_length(3000),
+    # Initial weights of 0.02·√(768/96); the usual width has 0.02·√(768/48).
+    "twice the width": {"width": 96, "heads": 6, "initial_std": 0.057},
     "batches of 32 blocks, 1,000 steps": _of_length(1000, batch_size=32),
     "batches of 8 blocks, 4,000 steps": _of_length(4000, batch_size=8),
     "batches of 128 blocks, 250 steps": _of_length(250, batch_size=128),

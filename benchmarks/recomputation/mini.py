@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from recomputation.archive import PUBLISHED, Archive, Study, published_results
+from recomputation.archive import PUBLISHED, Archive, Choice, Study, published_results
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.verdicts import Decision, decisions, deviation, mean, relative_gains
 
@@ -29,20 +29,11 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
     archive = page.archive
     studies = {reference: _study(archive, match["task"], reference) for reference in REFERENCES}
     study = studies["AdamW"]
-    values = finals(archive, study)
     verdicts = {reference: verdicts_of(archive, studies[reference]) for reference in REFERENCES}
-    sign = 1 if archive.measures(study)[2] == "lower" else -1
     rows: list[Row] = []
-    for label in sorted(values, key=lambda name: sign * mean(values[name])):
-        choice = archive.chosen(label, study)
-        rows.append([
-            [SHOWN.get(label, label)],
-            [choice.rate, ", edge" if choice.at_edge else ""],
-            [choice.momentum or _momentum(study["facts"]["contenders"][label]["options"])],
-            [mean(values[label]), " ± ", deviation(values[label])],
-            [len(values[label])],
-            *(said(verdicts[reference].get(label)) for reference in REFERENCES),
-        ])  # fmt: skip
+    for label, choice, (name, rate, *values) in _ranked(archive, study, finals(archive, study)):
+        momentum = choice.momentum or _momentum(study["facts"]["contenders"][label]["options"])
+        rows.append([name, rate, [momentum], *values, *(said(verdicts[r].get(label)) for r in REFERENCES)])
     return Recomputed(rows)
 
 
@@ -57,20 +48,24 @@ def confirmation(page: Page, match: re.Match[str]) -> Recomputed:
 
 
 def against_reference(archive: Archive, study: Study) -> Recomputed:
-    """Every contender of a study, the best first, with its verdict."""
-    values, verdicts = finals(archive, study), verdicts_of(archive, study)
+    """Every contender of a study, the best first, with its verdict. Other studies may have more of its seeds."""
+    verdicts = verdicts_of(archive, study)
+    most = max(verdict.seeds for verdict in verdicts.values())
+    counts = {label: verdict.seeds for label, verdict in verdicts.items()} | {study["reference"]: most}
+    values = {label: dict([*by_seed.items()][: counts[label]]) for label, by_seed in finals(archive, study).items()}
+    return Recomputed([[*cells, said(verdicts.get(label))] for label, _, cells in _ranked(archive, study, values)])
+
+
+def _ranked(archive: Archive, study: Study, values: Mapping[str, Mapping[int, float]]) -> list[tuple[str, Choice, Row]]:
+    """The contenders, the best first: label, choice of the search, and the cells that all tables have."""
     sign = 1 if archive.measures(study)[2] == "lower" else -1
-    rows: list[Row] = []
+    ranked: list[tuple[str, Choice, Row]] = []
     for label in sorted(values, key=lambda name: sign * mean(values[name])):
-        choice = archive.chosen(label, study)
-        rows.append([
-            [SHOWN.get(label, label)],
-            [choice.rate, ", edge" if choice.at_edge else ""],
-            [mean(values[label]), " ± ", deviation(values[label])],
-            [len(values[label])],
-            said(verdicts.get(label)),
-        ])  # fmt: skip
-    return Recomputed(rows)
+        choice, by_seed = archive.chosen(label, study), values[label]
+        shown: Text = [SHOWN.get(label, label)]
+        rate: Text = [choice.rate, ", edge" if choice.at_edge else ""]
+        ranked.append((label, choice, [shown, rate, [mean(by_seed), " ± ", deviation(by_seed)], [len(by_seed)]]))
+    return ranked
 
 
 def in_short(page: Page, _: re.Match[str]) -> Recomputed:
