@@ -2,16 +2,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Many tests wait for other processes, so one more worker than cores keeps all cores busy.
+PYTEST = $(BIN)/pytest -n "$$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')" --dist loadgroup
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: test test-all checks report docs demo lint format sanitize clean
 
 test: checks
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(PYTEST)
 
 # Also the tests that need the internet or take long, and how much of the code all of them reach.
 test-all: checks
-	$(BIN)/pytest -n auto --dist loadgroup -m "" --cov --cov-report=term
+	$(PYTEST) -m "" --cov --cov-report=term
 
 # Lint and the sanitized tests at the same time: each uses one core.
 checks: $(VENV)/test.ready

@@ -5,9 +5,9 @@
     python benchmarks/evidence.py pack STORE      write docs/results/*.tar.xz
 
 `ARCHIVES` states every study, in the order in which they are trained. Training can be interrupted at any time (Ctrl-C
-or `kill -TERM`); the same command continues. Only studies that are complete are packed, with the files that results are
-read from; checkpoints are not. The order, owners and times of the packed files are fixed, so that the same runs give
-the same archive.
+or `kill -TERM`); the same command continues. The archive of a page has the studies that are complete; the runs of all
+others are in an archive of their own, so that another machine can go on with them. Checkpoints are not packed. The
+order, owners and times of the packed files are fixed, so that the same runs give the same archive.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from aimopt.lab.results.store import Store
 from aimopt.paper.presets import table1
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+UNFINISHED = "unfinished"  # the archive of runs that no page uses yet
 RUN_FILES = ("manifest.json", "metrics.jsonl", "result.json")
 
 CONTROL = "AdamW(tune='beta1')"  # AdamW with as little momentum as it likes
@@ -141,7 +142,7 @@ ARCHIVES: Mapping[str, Callable[[], Sequence[Evidence]]] = {
 
 def train(store: Store) -> None:
     """Take over the runs of the archives, and train what is missing."""
-    for name in ARCHIVES:
+    for name in (*ARCHIVES, UNFINISHED):
         if (archive := RESULTS / f"{name}.tar.xz").exists():
             _unpack(archive, store.root)
     for name, evidence in _all_evidence():
@@ -163,21 +164,34 @@ def status(store: Store) -> None:
 
 
 def pack(store: Store) -> None:
-    """Write the archives."""
+    """Write the archives: one per page, and one with the runs of studies that are not complete."""
     runs = store.runs()
+    packed: set[str] = set()
     for name, studies in ARCHIVES.items():
         complete = [evidence for evidence in studies() if _is_complete(evidence, runs)]
-        if not complete:
-            continue
-        files: dict[str, bytes] = {}
+        files = dict(_definition(evidence, store) for evidence in complete)
         for evidence in complete:
-            path, text = _definition(evidence, store)
-            files[path] = text
-            for config in {cell.config.identity: cell.config for cell in evidence.cells(runs)}.values():
-                paths = [store.folder(config) / file for file in RUN_FILES]
-                files |= {path.relative_to(store.root).as_posix(): path.read_bytes() for path in paths}
-        _write_archive(RESULTS / f"{name}.tar.xz", files)
-        print(f"{name}: packed {', '.join(map(_title, complete))}")
+            files |= _run_files(evidence, store, runs)
+        if complete:
+            _write_archive(RESULTS / f"{name}.tar.xz", files)
+            print(f"{name}: packed {'; '.join(map(_title, complete))}")
+        packed |= files.keys()
+    begun: dict[str, bytes] = {}
+    for _, evidence in _all_evidence():
+        begun |= _run_files(evidence, store, runs)
+    rest = {path: content for path, content in begun.items() if path not in packed}
+    (RESULTS / f"{UNFINISHED}.tar.xz").unlink(missing_ok=True)
+    if rest:
+        _write_archive(RESULTS / f"{UNFINISHED}.tar.xz", rest)
+        print(f"{UNFINISHED}: packed {len(rest) // len(RUN_FILES)} runs of studies that are not complete")
+
+
+def _run_files(evidence: Evidence, store: Store, runs: Mapping[str, Run]) -> dict[str, bytes]:
+    """The files of the runs so far, by their paths in the store."""
+    configs = {cell.config.identity: cell.config for cell in evidence.cells(runs)}
+    settled = [config for identity, config in configs.items() if _settled(identity, runs)]
+    paths = [store.folder(config) / file for config in settled for file in RUN_FILES]
+    return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in paths}
 
 
 def _all_evidence() -> Iterator[tuple[str, Evidence]]:

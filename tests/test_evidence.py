@@ -7,6 +7,7 @@ import pytest
 
 import evidence
 from aimopt.lab import Exploration, compare
+from aimopt.lab.execution.runner import train_run
 from aimopt.lab.results.store import Store
 
 SHORT = {"steps": 8, "evaluate_every": 4, "warmup_steps": 0}
@@ -58,3 +59,21 @@ def test_trained_packed_and_taken_over(
     assert "missing" not in said
     evidence.pack(other)
     assert (tmp_path / "short.tar.xz").read_bytes() == packed
+    assert not (tmp_path / "unfinished.tar.xz").exists()
+
+
+def test_runs_of_unfinished_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a study is trained: no page may use it, and another machine goes on with it."""
+    both = compare("digits", "demo", optimizers=["RADAR", "AdamW"], seeds=(0,), grid=(1.0,), settings=SHORT)
+    store = Store(tmp_path / "store")
+    first = next(cell.config for cell in both.cells({}) if cell.contender == "RADAR")
+    assert train_run(first, store) == "finished"
+    monkeypatch.setattr(evidence, "ARCHIVES", {"short": lambda: [both]})
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    evidence.pack(store)
+    assert not (tmp_path / "short.tar.xz").exists()
+
+    other = Store(tmp_path / "other")
+    monkeypatch.setattr(evidence, "run", lambda *_, **__: None)
+    evidence.train(other)
+    assert other.runs().keys() == {first.identity}
