@@ -11,10 +11,12 @@
 are run by `step/reevaluate.py`.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
+from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
@@ -106,6 +108,7 @@ class AIM(Optimizer):
         self._kernels = GroupKernels(type(self).__name__)
         self._added_state: AddedState = []  # by this step
         self._checked_values: dict[int, tuple[Any, ...]] = {}
+        self._lock = RLock()  # steps of several threads take turns: they share addresses and numbers for the kernels
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -168,13 +171,14 @@ class AIM(Optimizer):
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
-            prepared = self._prepare()
-            if _any_evaluates_again(group.parts for group, _ in prepared):
-                self._step_with_closure([group for group, _ in prepared], closure)
-            else:
-                self._step_groups(prepared)
-            for observer in self.observers:
-                observer.end()
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else self._lock:
+                prepared = self._prepare()
+                if _any_evaluates_again(group.parts for group, _ in prepared):
+                    self._step_with_closure([group for group, _ in prepared], closure)
+                else:
+                    self._step_groups(prepared)
+                for observer in self.observers:
+                    observer.end()
             return loss
 
     def _step_some(self, positions: Mapping[int, Sequence[int]]) -> None:
@@ -182,7 +186,7 @@ class AIM(Optimizer):
 
         The caller tells the observers where a step begins and ends.
         """
-        with torch.no_grad():
+        with torch.no_grad(), self._lock:
             self._step_groups(self._prepare(positions))
 
     def _prepare(
