@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.search import with_options
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
@@ -81,7 +82,8 @@ def companion_runs(config: RunConfig, runs: Mapping[str, Run]) -> dict[int, dict
 
 
 def _scaled(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    scaled = {name: round(settings[name] * factor) for name in SCALED if settings.get(name)}
+    numbers = {name: settings[name] for name in SCALED if is_number(settings.get(name)) and settings[name]}
+    scaled = {name: round(value * factor) for name, value in numbers.items()}
     return {name: max(1, value) for name, value in scaled.items()}
 
 
