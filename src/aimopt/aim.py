@@ -32,7 +32,7 @@ from aimopt.messages.calling import explained, naming
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
-from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
+from aimopt.parts.decays import chosen_decay
 from aimopt.parts.iterates import Last
 from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
@@ -107,7 +107,7 @@ class AIM(Optimizer):
     def _reset_caches(self) -> None:
         self._kernels = GroupKernels(type(self).__name__)
         self._added_state: AddedState = []  # by this step
-        self._checked_values: dict[int, tuple[Any, ...]] = {}
+        self._group_values = checks.GroupValues(type(self).__name__)
         self._lock = RLock()  # steps of several threads take turns: they share addresses and numbers for the kernels
 
     def __init_subclass__(cls) -> None:
@@ -167,6 +167,7 @@ class AIM(Optimizer):
             if self._found_inf():
                 return loss
             if not torch.compiler.is_compiling():
+                self._group_values.check(self.param_groups)
                 agree_on_gradients(p for group in self.param_groups if _takes_matrices(group) for p in group["params"])
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
@@ -187,6 +188,7 @@ class AIM(Optimizer):
         The caller tells the observers where a step begins and ends.
         """
         with torch.no_grad(), self._lock:
+            self._group_values.check(self.param_groups, positions)
             self._step_groups(self._prepare(positions))
 
     def _prepare(
@@ -197,8 +199,6 @@ class AIM(Optimizer):
         if torch.compiler.is_compiling():
             return [(self._gather(index, group), None) for index, group in groups]
         try:
-            for index, group in groups:
-                self._check_values(index, group)
             chosen = {} if positions is None else positions
             checked = [self._kernels.check(self._gather(index, group, chosen.get(index))) for index, group in groups]
             if positions is None:
@@ -214,29 +214,16 @@ class AIM(Optimizer):
         finally:
             self._added_state.clear()
 
-    def _check_values(self, index: int, group: dict[str, Any]) -> None:
-        """Refuse invalid values that were put into a group later; quick if they are those of the last step."""
-        try:
-            lr, values = group["lr"], _STEP_VALUES(group)
-            if isinstance(lr, Tensor):
-                checks.check_tensor_lr(lr)
-            elif self._checked_values.get(index) == (lr, values) and DECOUPLED_KEY not in group:
-                return
-            if DECOUPLED_KEY in group:  # written there by a user, as one does with torch's optimizers
-                group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
-            checks.check_step_values(group)
-        except (KeyError, ValueError) as error:
-            problem = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{type(self).__name__}.step: group {index}: {problem}") from None
-        self._checked_values[index] = lr, values
-
     def _gather(self, index: int, group: dict[str, Any], positions: Sequence[int] | None = None) -> Gathered:
         """The parameters of a group that have a gradient, or of those at `positions`, which all have one."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[Tensor] = []
         chosen = group if positions is None else {**group, "params": [group["params"][i] for i in positions]}
-        self._init_group(chosen, torch.compiler.is_compiling(), params, grads, state)
+        try:
+            self._init_group(chosen, torch.compiler.is_compiling(), params, grads, state)
+        except ValueError as error:  # about hyperparameters of its parts
+            raise self._group_values.error(index, error) from None
         parts = self._parts_of(group, index)
         first = sum(len(before["params"]) for before in self.param_groups[:index])
         if positions is not None:
@@ -435,8 +422,6 @@ class AIM(Optimizer):
 AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
-
-_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
 
 
 def _given_part(part: Any, axis: str) -> Any:

@@ -1,4 +1,4 @@
-"""Steps from several threads and in forked processes: each runs in a process of its own, which a mistake would crash."""
+"""Steps from several threads and in forked processes. Each test has a process of its own, which may crash."""
 
 import subprocess
 import sys

@@ -24,6 +24,7 @@ from aimopt.groups.rules import (
     layout,
     own_treatment,
 )
+from aimopt.messages.spelling import suggestion
 from aimopt.messages.text_table import text_table
 
 
@@ -112,6 +113,8 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
         split_fused: whether matrices that a layer keeps in one tensor (queries, keys and values; the gates of an LSTM;
             gate and up projections) are orthogonalized separately.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"groups.split takes the model, a torch.nn.Module, got {type(model).__name__}")
     modules = dict(model.named_modules(remove_duplicate=False))
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in modules.items():
@@ -121,7 +124,8 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
         linear = [name for name, module in model.named_modules() if _may_be_head(name, module)]
         head = linear[-1] if linear else None
     elif head not in modules:
-        raise ValueError(f"the model has no module named {head!r}; pass one of model.named_modules() as head")
+        hint = suggestion(head, [name for name in modules if name])
+        raise ValueError(f"groups.split: the model has no module {head!r} that could be its head; {hint}")
     named = list(model.named_parameters())
     check_rules(rules, [name for name, _ in named])
     result = Split([])

@@ -113,4 +113,6 @@ def class_of(name: str) -> type[AIM]:
 
 
 def _key(name: str) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"an optimizer is named by a text, such as 'radar', got {name!r}")
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")

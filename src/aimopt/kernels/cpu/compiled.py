@@ -6,8 +6,8 @@
 
 A compiled kernel is stored in the user's cache folder, under the hash of its source, and found there by later
 processes. Only files that nobody else can write are loaded (`trust.py`), and only if they are as they were written: a
-file that a power failure cut off would crash the process, so it is compiled again. The interpreter and a kernel compute the same
-bits, so it does not matter when one takes over from the other.
+file that a power failure cut off would crash the process, so it is compiled again. The interpreter and a kernel compute
+the same bits, so it does not matter when one takes over from the other.
 """
 
 import ctypes

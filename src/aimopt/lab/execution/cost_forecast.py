@@ -11,6 +11,7 @@ timed, with smaller batches or random data if need be: `step_timing.py`.
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aimopt.lab.execution.engines.local import worker_slots
 from aimopt.lab.execution.resources import Resources
@@ -111,7 +112,7 @@ def _speed(config: RunConfig, settled: Mapping[str, Run], resources: Resources, 
 
 def _recorded(run: Run, fact: str) -> int:
     """A number that a run recorded; 0 if it did not."""
-    value = run.facts.get(fact)
+    value: Any = run.facts.get(fact)
     return int(value) if is_number(value) else 0
 
 

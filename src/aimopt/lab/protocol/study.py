@@ -38,8 +38,8 @@ from aimopt.lab.protocol.schema import (
     optional,
     text,
 )
-from aimopt.lab.protocol.search import SHAPE as SEARCH
 from aimopt.lab.protocol.search import MAX_TRIALS, Search, check_tuned, search_from, with_options
+from aimopt.lab.protocol.search import SHAPE as SEARCH
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
 from aimopt.lab.stats.tuning import Point, PointChoice

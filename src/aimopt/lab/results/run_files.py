@@ -90,7 +90,9 @@ def _records(lines: bytes) -> list[dict[str, float]]:
     for index, record in enumerate(records):
         is_numeric = type(record) is dict and all(is_number(x) and abs(x) <= LARGEST for x in record.values())
         if not is_numeric or type(record.get("step")) is not int or record["step"] < 0:
-            raise ValueError(f"record {index + 1} must be a step and numbers up to {LARGEST:g}, got {reprlib.repr(record)}")
+            raise ValueError(
+                f"record {index + 1} must be a step and numbers up to {LARGEST:g}, got {reprlib.repr(record)}"
+            )
     return records
 
 
