@@ -4,7 +4,7 @@
     AIM(params, 1e-3, filter=GradientDifference(), geometry=Relativistic(),
         correction=FixedPoint(ell_ratio=0.01))                                                RADAR
     AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant(),
-        decay=CautiousDecay(0.1), iterate=Average(0.999))                                     a cell nobody has named
+        decay=CautiousDecay(0.1), iterate=Average(0.999))                                     a new combination
 
 `AIM.step` gathers the parameters of each group (`step/gather.py`), steps those that a kernel can reach with that kernel
 (`kernels/`), and the others one `Move` after the other (`step/move.py`). Corrections that evaluate the closure again
@@ -28,7 +28,7 @@ from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.choice import GroupKernels
 from aimopt.kernels.memory import CheckedGroup
-from aimopt.messages.calling import explained, naming
+from aimopt.messages.calling import naming, with_named_errors
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
@@ -114,7 +114,7 @@ class AIM(Optimizer):
         super().__init_subclass__()
         cls.__signature__ = expanded_signature(cls.__init__)  # type: ignore[attr-defined]
         cls.__doc__ = documented(cls.__doc__)
-        cls.__init__ = explained(cls.__init__, AIM.__subclasses__, Parts._fields)  # type: ignore[method-assign]
+        cls.__init__ = with_named_errors(cls.__init__, AIM.__subclasses__, Parts._fields)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""
@@ -182,8 +182,8 @@ class AIM(Optimizer):
                     observer.end()
             return loss
 
-    def _step_some(self, positions: Mapping[int, Sequence[int]]) -> None:
-        """Step some parameters while others still wait for their gradients: per group, these positions.
+    def _step_parameters(self, positions: Mapping[int, Sequence[int]]) -> None:
+        """Step the parameters at these positions, per group, while others still wait for their gradients.
 
         The caller tells the observers where a step begins and ends.
         """
@@ -419,7 +419,7 @@ class AIM(Optimizer):
             self.param_groups[i] = {**shared, **checkpoints.with_all_axes(group)}
 
 
-AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
+AIM.__init__ = with_named_errors(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
 

@@ -236,7 +236,7 @@ class InBackward:
         self._begin()
         if self.max_norm is not None:
             self._clip(moving, self.max_norm)
-        self.optimizer._step_some(positions)
+        self.optimizer._step_parameters(positions)
         self._moved.update(map(id, moving))
         for p in moving:
             p.grad = None

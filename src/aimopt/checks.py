@@ -91,7 +91,7 @@ class GroupValues:
                     check_tensor_lr(lr)
                 elif self._checked.get(index) == (lr, values) and DECOUPLED_KEY not in group:
                     continue
-                if DECOUPLED_KEY in group:  # written there by a user, as one does with torch's optimizers
+                if DECOUPLED_KEY in group:  # written there by a user, as for torch's optimizers
                     group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
                 check_step_values(group)
             except (KeyError, ValueError) as error:

@@ -32,7 +32,7 @@ Place = tuple[tuple[str, ...], tuple[int, ...]]  # (the names that lead to the s
 
 
 def place_of(name: str) -> tuple[Place, int] | None:
-    """The stack and the indices of the block that a name belongs to, and how many components of the name say so."""
+    """The stack and the indices of the block that a name belongs to, and how many components of the name lead to it."""
     components = name.split(".")
     prefix: tuple[str, ...] = ()
     indices: list[int] = []

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from aimopt.groups.depth import is_inside_block
 from aimopt.groups.rules import (
     LAYOUT,
-    Located,
+    LocatedParameter,
     Rule,
     Treatment,
     check_rules,
@@ -148,7 +148,7 @@ def _may_be_head(name: str, module: nn.Module) -> bool:
 
 def _locate(
     name: str, p: Tensor, owners: list[tuple[str, nn.Module]], modules: dict[str, nn.Module], head: str | None
-) -> Located:
+) -> LocatedParameter:
     tensor = name.rpartition(".")[2]
     is_scale = False
     layers = list(owners)
@@ -158,10 +158,10 @@ def _locate(
             layers[i] = layer.removeprefix("."), modules[layer.removeprefix(".")]
             is_scale = p.numel() < max(original.numel() for original in module.parameters(recurse=False))
     is_head = head is not None and any(owner == head or owner.startswith(f"{head}.") for owner, _ in owners)
-    return Located(name, p, tensor, layers, is_head, is_scale)
+    return LocatedParameter(name, p, tensor, layers, is_head, is_scale)
 
 
-def _decide(located: Located, treatment: Treatment, split_fused: bool) -> Decision:
+def _decide(located: LocatedParameter, treatment: Treatment, split_fused: bool) -> Decision:
     keys, words = layout(located, split_fused=split_fused) if treatment.matrix else ({}, "")
     keys |= {name: value for name, value in treatment.options.items() if name in LAYOUT}
     options = {name: value for name, value in treatment.options.items() if name not in LAYOUT}

@@ -20,7 +20,7 @@
     AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
     Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
-    NorMuon            HeavyBall            (see there)    MixThenMap       geometry NormalizedSpectral
+    NorMuon            HeavyBall            at the right   MixThenMap       geometry NormalizedSpectral
     SOAP               EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.

@@ -1,4 +1,4 @@
-"""The reference of a comparison at other lengths, so that every difference can be told in steps.
+"""The reference of a comparison at other lengths, so that every difference can be stated in steps.
 
     study = compare("spirals", "mini")
     run(study, store="results")
@@ -9,7 +9,7 @@ Each length is a complete schedule with the options and the learning rate that t
 only the number of steps differs, and the warm-up in proportion. The comparison itself has the length 1. The rate is not
 searched again, so a length far from 1 shows the reference at a rate that may be too low or too high for it.
 
-`companion_runs` finds such runs again, whoever made them.
+`companion_runs` finds such runs again, whichever study made them.
 """
 
 import dataclasses

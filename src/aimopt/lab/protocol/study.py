@@ -364,7 +364,7 @@ def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
         raise ValueError(f"grid must be positive numbers, got {grid}")
     for name, values in (("seeds", seeds), ("grid", grid)):
         if len(values) > MAX_TRIALS:
-            raise ValueError(f"{name} has {len(values)} numbers, and may have {MAX_TRIALS} at most")
+            raise ValueError(f"{name} has {len(values)} numbers, and may have {MAX_TRIALS} at most; leave some out")
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{name} must be one or more different numbers, got {values}")
 

@@ -49,7 +49,7 @@ def read(path: Path | str, parse: Callable[[Any], T]) -> T:
 
 
 def read_bytes(path: Path | str, max_bytes: float = MAX_BYTES) -> bytes:
-    """The content of a regular file. A foreign store may contain pipes and devices, which would block for ever."""
+    """The content of a regular file. A foreign store may contain pipes and devices, which would block forever."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
