@@ -73,7 +73,7 @@ def test_a_logger_in_one_line() -> None:
     handle.remove()
     advance(optimizer, params, 3)
     assert {step for *_, step in logged} == {3, 6}
-    with pytest.raises(ValueError, match="every must be at least 1"):
+    with pytest.raises(ValueError, match="every must be a whole number ≥ 1"):
         aimopt.watch(optimizer, every=0)
     handle.remove()  # twice is once
 

@@ -82,7 +82,7 @@ def damaged(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     return state_dict
 
 
-MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
+MOMENT, COUNT, POINT = ("state", 0, "exp_avg"), ("state", 0, "step"), ("state", 0, "training_point")
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,17 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (("param_groups", 0, "betas"), 3, "'betas' of group 0"),
         (("param_groups", 0, "betas"), ("a", "b"), "beta"),
         (("param_groups", 0, "lr"), float("nan"), "lr must be a finite number"),
-        (("param_groups", 0, "lr"), None, "lr must be a finite number"),
+        (
+            ("param_groups", 0, "lr"),
+            None,
+            "RADAR.load_state_dict: group 0 of the checkpoint: lr must be a finite",
+        ),
+        (("param_groups", 0, "train_mode"), "no", "'train_mode' of group 0 of the checkpoint must be True or False"),
         (("param_groups", 0, "weight_decay"), "much", "weight_decay must be a finite number"),
         (("param_groups", 0, "filter"), "Nobody", "no filter is called 'Nobody'"),
         (("param_groups", 0, "filter"), [], "filter"),
         (("param_groups", 0, "gamma"), torch.ones(3), "gamma must be a number"),
-        (("param_groups", 0, "params"), [0, 0], r"list a parameter twice: \[0, 0\]"),
+        (("param_groups", 0, "params"), [0, 0], r"list a parameter twice: \[0\]"),
         (("param_groups", 0, "params"), [True, 1], "must have a list 'params' of numbers or names"),
         (("param_groups", 0, "skipped_steps"), "x", "'skipped_steps' of group 0"),
         (("param_groups", 0, "maximize"), torch.ones(2), "maximize must be one of"),
@@ -133,6 +138,9 @@ MOMENT, COUNT = ("state", 0, "exp_avg"), ("state", 0, "step")
         (MOMENT, torch.zeros(4, 3, device="meta"), "ordinary dense tensor, and is not: on the meta device"),
         (MOMENT, torch.zeros(4, 3, dtype=torch.complex128), "'exp_avg' must hold real numbers, .* torch.complex128"),
         (MOMENT, torch.zeros(4, 3, dtype=torch.int64), "'exp_avg' must hold real numbers"),
+        (MOMENT, torch.zeros(4, 3, dtype=torch.cfloat).conj().imag, "and is not: a lazily negated or conjugated view"),
+        (POINT, torch.zeros(3), r"has shape \(4, 3\) and the checkpoint's 'training_point' for it \(3,\)"),
+        (POINT, "x", "'training_point' must be a tensor, and is a str"),
         (MOMENT, torch.zeros(3, 4), r"has shape \(4, 3\) and the checkpoint's 'exp_avg' for it \(3, 4\)"),
     ],
 )
@@ -153,6 +161,13 @@ def test_a_value_that_is_not_a_state_dict_is_refused(given: Any) -> None:
     optimizer, _ = begun(RADAR)
     with pytest.raises(ValueError, match=r"pass what optimizer.state_dict\(\) returned: .* got a"):
         optimizer.load_state_dict(given)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused() -> None:
+    optimizer, _ = begun(RADAR)
+    with pytest.raises(ValueError, match=r"load_state_dict: parameter .* 'exp_avg' is a nested tensor"):
+        optimizer.load_state_dict(damaged(MOMENT, torch.nested.nested_tensor([torch.zeros(3)])))
 
 
 @pytest.mark.parametrize("key", ["exp_avg", "step"])

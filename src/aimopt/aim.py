@@ -4,17 +4,19 @@
     AIM(params, 1e-3, filter=GradientDifference(), geometry=Relativistic(),
         correction=FixedPoint(ell_ratio=0.01))                                                RADAR
     AIM(params, 0.02, filter=EMA(), geometry=Spectral(), correction=Secant(),
-        decay=CautiousDecay(0.1), iterate=Average(0.999))                                     a cell nobody has named
+        decay=CautiousDecay(0.1), iterate=Average(0.999))                                     a new combination
 
 `AIM.step` gathers the parameters of each group (`step/gather.py`), steps those that a kernel can reach with that kernel
 (`kernels/`), and the others one `Move` after the other (`step/move.py`). Corrections that evaluate the closure again
 are run by `step/reevaluate.py`.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
+from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
@@ -26,11 +28,11 @@ from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.choice import GroupKernels
 from aimopt.kernels.memory import CheckedGroup
-from aimopt.messages.calling import explained, naming
+from aimopt.messages.calling import naming, with_named_errors
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
-from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay, decay_kind
+from aimopt.parts.decays import chosen_decay
 from aimopt.parts.iterates import Last
 from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
@@ -105,13 +107,14 @@ class AIM(Optimizer):
     def _reset_caches(self) -> None:
         self._kernels = GroupKernels(type(self).__name__)
         self._added_state: AddedState = []  # by this step
-        self._checked_values: dict[int, tuple[Any, ...]] = {}
+        self._group_values = checks.GroupValues(type(self).__name__)
+        self._lock = RLock()  # steps of several threads take turns: they share addresses and numbers for the kernels
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.__signature__ = expanded_signature(cls.__init__)  # type: ignore[attr-defined]
         cls.__doc__ = documented(cls.__doc__)
-        cls.__init__ = explained(cls.__init__, AIM.__subclasses__, Parts._fields)  # type: ignore[method-assign]
+        cls.__init__ = with_named_errors(cls.__init__, AIM.__subclasses__, Parts._fields)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""
@@ -164,25 +167,28 @@ class AIM(Optimizer):
             if self._found_inf():
                 return loss
             if not torch.compiler.is_compiling():
+                self._group_values.check(self.param_groups)
                 agree_on_gradients(p for group in self.param_groups if _takes_matrices(group) for p in group["params"])
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
-            prepared = self._prepare()
-            if _any_evaluates_again(group.parts for group, _ in prepared):
-                self._step_with_closure([group for group, _ in prepared], closure)
-            else:
-                self._step_groups(prepared)
-            for observer in self.observers:
-                observer.end()
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else self._lock:
+                prepared = self._prepare()
+                if _any_evaluates_again(group.parts for group, _ in prepared):
+                    self._step_with_closure([group for group, _ in prepared], closure)
+                else:
+                    self._step_groups(prepared)
+                for observer in self.observers:
+                    observer.end()
             return loss
 
-    def _step_some(self, positions: Mapping[int, Sequence[int]]) -> None:
-        """Step some parameters while others still wait for their gradients: per group, these positions.
+    def _step_parameters(self, positions: Mapping[int, Sequence[int]]) -> None:
+        """Step the parameters at these positions, per group, while others still wait for their gradients.
 
         The caller tells the observers where a step begins and ends.
         """
-        with torch.no_grad():
+        with torch.no_grad(), self._lock:
+            self._group_values.check(self.param_groups, positions)
             self._step_groups(self._prepare(positions))
 
     def _prepare(
@@ -193,8 +199,6 @@ class AIM(Optimizer):
         if torch.compiler.is_compiling():
             return [(self._gather(index, group), None) for index, group in groups]
         try:
-            for index, group in groups:
-                self._check_values(index, group)
             chosen = {} if positions is None else positions
             checked = [self._kernels.check(self._gather(index, group, chosen.get(index))) for index, group in groups]
             if positions is None:
@@ -210,29 +214,16 @@ class AIM(Optimizer):
         finally:
             self._added_state.clear()
 
-    def _check_values(self, index: int, group: dict[str, Any]) -> None:
-        """Refuse invalid values that were put into a group later; quick if they are those of the last step."""
-        try:
-            lr, values = group["lr"], _STEP_VALUES(group)
-            if isinstance(lr, Tensor):
-                checks.check_tensor_lr(lr)
-            elif self._checked_values.get(index) == (lr, values) and DECOUPLED_KEY not in group:
-                return
-            if DECOUPLED_KEY in group:  # written there by a user, as one does with torch's optimizers
-                group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
-            checks.check_step_values(group)
-        except (KeyError, ValueError) as error:
-            problem = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{type(self).__name__}.step: group {index}: {problem}") from None
-        self._checked_values[index] = lr, values
-
     def _gather(self, index: int, group: dict[str, Any], positions: Sequence[int] | None = None) -> Gathered:
         """The parameters of a group that have a gradient, or of those at `positions`, which all have one."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[Tensor] = []
         chosen = group if positions is None else {**group, "params": [group["params"][i] for i in positions]}
-        self._init_group(chosen, torch.compiler.is_compiling(), params, grads, state)
+        try:
+            self._init_group(chosen, torch.compiler.is_compiling(), params, grads, state)
+        except ValueError as error:  # about hyperparameters of its parts
+            raise self._group_values.error(index, error) from None
         parts = self._parts_of(group, index)
         first = sum(len(before["params"]) for before in self.param_groups[:index])
         if positions is not None:
@@ -428,11 +419,9 @@ class AIM(Optimizer):
             self.param_groups[i] = {**shared, **checkpoints.with_all_axes(group)}
 
 
-AIM.__init__ = explained(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
+AIM.__init__ = with_named_errors(AIM.__init__, AIM.__subclasses__, ())  # type: ignore[method-assign]
 AIM.__signature__ = expanded_signature(AIM.__init__)  # type: ignore[attr-defined]
 AIM.__doc__ = documented(AIM.__doc__)
-
-_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *checks.SWITCHES)
 
 
 def _given_part(part: Any, axis: str) -> Any:

@@ -49,10 +49,14 @@ def in_backward(
     """
     if not isinstance(optimizer, AIM):
         raise ValueError(f"in_backward takes an optimizer of this package, got {type(optimizer).__name__}")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"in_backward takes the model, a torch.nn.Module, got {type(model).__name__}")
     if optimizer._in_backward is not None:
         raise ValueError("in_backward: this optimizer is stepped in backward already; call remove() of its handle")
     if max_norm is not None and not (is_finite(max_norm) and max_norm > 0):
         raise ValueError(f"in_backward: max_norm must be a finite number above 0, got {max_norm!r}")
+    if not (is_finite(bucket_bytes) and bucket_bytes >= 0):
+        raise ValueError(f"in_backward: bucket_bytes must be a finite number ≥ 0, got {bucket_bytes!r}")
     replicas = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     for replica in replicas:
         refuse_replica(replica, max_norm)
@@ -232,7 +236,7 @@ class InBackward:
         self._begin()
         if self.max_norm is not None:
             self._clip(moving, self.max_norm)
-        self.optimizer._step_some(positions)
+        self.optimizer._step_parameters(positions)
         self._moved.update(map(id, moving))
         for p in moving:
             p.grad = None

@@ -16,6 +16,8 @@ others stay as constructed. Nothing is changed before everything is checked.
 
 import contextlib
 import math
+import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -28,7 +30,7 @@ from aimopt.parts.component import PREVIOUS_GRADIENT, Initial, is_finite, scalar
 from aimopt.parts.composition import CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY, decay_kind, exported_kind
 from aimopt.parts.iterates import Last
-from aimopt.step.evaluation import TRAINING_POINT
+from aimopt.step.evaluation import TRAIN_MODE, TRAINING_POINT
 from aimopt.step.options import OPTIONS
 from aimopt.step.quantization import CODE_OF_DTYPE, CODES, decoded, scale_name, state_dtype, stored_buffer
 from aimopt.step.shards import local_part
@@ -62,7 +64,10 @@ def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     adapted: dict[str, Any] = {}
 
     def adapt_and_store(_: torch.optim.Optimizer, original: dict[str, Any]) -> dict[str, Any]:
-        adapted.update(adapt(optimizer, original))
+        try:
+            adapted.update(adapt(optimizer, original))
+        except ValueError as error:
+            raise ValueError(f"{type(optimizer).__name__}.load_state_dict: {error}") from None
         return adapted
 
     before = optimizer.register_load_state_dict_pre_hook(adapt_and_store)
@@ -103,9 +108,13 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
             f"the checkpoint has parameter groups of {saved_sizes} parameters and this optimizer of {sizes}; "
             "build the optimizer with the groups of the run that wrote it"
         )
-    groups = [_adapt_group(our_group, saved_group) for our_group, saved_group in zip(ours, saved, strict=True)]
-    for our_group, group in zip(ours, groups, strict=True):
-        check_group({**group, "params": our_group["params"]})
+    groups = []
+    for i, (our_group, saved_group) in enumerate(zip(ours, saved, strict=True)):
+        try:
+            groups.append(_adapt_group(our_group, saved_group))
+            check_group({**groups[-1], "params": our_group["params"]})
+        except ValueError as error:
+            raise ValueError(f"group {i} of the checkpoint: {error}") from None
     state = dict(state_dict["state"])
     for our_group, saved_group, group in zip(ours, saved, groups, strict=True):
         keys = saved_group["params"]
@@ -135,12 +144,13 @@ def _check_structure(state_dict: Any) -> None:
         raise ValueError("the checkpoint's 'param_groups' must be a list of dicts")
     for i, group in enumerate(groups):
         _check_group_structure(group, f"group {i} of the checkpoint")
-    listed = [key for group in groups for key in group["params"]]
-    if len({*listed}) < len(listed):
-        raise ValueError(f"the groups of the checkpoint list a parameter twice: {listed}")
+    counts = Counter(key for group in groups for key in group["params"])
+    if twice := [key for key, count in counts.items() if count > 1]:
+        raise ValueError(f"the groups of the checkpoint list a parameter twice: {reprlib.repr(twice)}")
     for key, saved in state.items():
-        if key not in listed:
-            raise ValueError(f"the checkpoint has state of parameter {key!r}, but its groups list only {listed}")
+        if key not in counts:
+            known = reprlib.repr(list(counts))
+            raise ValueError(f"the checkpoint has state of parameter {key!r}, but its groups list only {known}")
         if not isinstance(saved, dict):
             kind = type(saved).__name__
             raise ValueError(f"the checkpoint's state of parameter {key} must be a dict, and is a {kind}")
@@ -159,6 +169,8 @@ def _check_group_structure(group: dict[str, Any], name: str) -> None:
         raise ValueError(f"'betas' of {name} must be a tuple of numbers, got {betas!r}")
     if type(skipped := group.get("skipped_steps", 0)) is not int or skipped < 0:
         raise ValueError(f"'skipped_steps' of {name} must be a whole number ≥ 0, got {skipped!r}")
+    if type(training := group.get(TRAIN_MODE, True)) is not bool:
+        raise ValueError(f"{TRAIN_MODE!r} of {name} must be True or False, got {training!r}")
 
 
 def _adapt_group(ours: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
@@ -202,12 +214,17 @@ def _adapt_state(
 ) -> dict[str, Any]:
     buffers = Parts.from_group(group).buffers()
     state = {key: value for key, value in saved.items() if value is not None}
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.is_nested:  # it has no shape that could be compared
+            raise ValueError(f"{name}: the checkpoint's {key!r} is a nested tensor, which is no state")
     scales = _decode_others(p, state, buffers, group, name)
     if PREVIOUS_GRADIENT in state and PREVIOUS_GRADIENT not in buffers and "l" in saved_group:
         _convert_pytorch_rad_0_2_0(p, state, saved_group, name)
     if "momentum_buffer" in buffers and not saved_group.get("dampening"):
         state.setdefault("step", 1)  # torch.optim.SGD and Muon store no count, and HeavyBall does not use it
     _check_names(p, state, saved, buffers, name)
+    if TRAINING_POINT in state:
+        _check_buffer(p, state[TRAINING_POINT], TRAINING_POINT, name)
     state["step"] = _count(p, state["step"], name)
     for key in state.keys() - {"step", *buffers}:
         if isinstance(state[key], Tensor):
@@ -308,6 +325,7 @@ def _check_memory(p: Tensor, value: Tensor, key: str, name: str) -> None:
         "on the meta device": value.is_meta and not p.is_meta,
         "expanded": is_expanded(value),
         "without memory": torch._is_functional_tensor(value) or value._is_zerotensor(),
+        "a lazily negated or conjugated view": value.is_neg() or value.is_conj(),
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None) or why_too_short("it", value)
     if reason is not None:

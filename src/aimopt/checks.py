@@ -1,6 +1,7 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from types import NoneType
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from aimopt.kernels import why_not_fused
 from aimopt.parts.component import Geometry, is_finite
 from aimopt.parts.composition import AXES, Parts
-from aimopt.parts.decays import DECOUPLED_KEY
+from aimopt.parts.decays import DECOUPLED_KEY, decay_kind
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, parameter_name
 from aimopt.step.options import OPTIONS
@@ -73,6 +74,39 @@ def _moves_nothing(group: Gathered) -> bool:
     return float(group.group["lr"]) == 0 and not any(local_part(grad).any() for grad in group.grads)
 
 
+class GroupValues:
+    """The values of parameter groups, checked at every step: users and schedulers may have put others into a group."""
+
+    def __init__(self, optimizer: str):
+        self._optimizer = optimizer  # the name of its class, for messages
+        self._checked: dict[int, tuple[Any, ...]] = {}  # by the index of the group: what was valid at the last step
+
+    def check(self, groups: Sequence[dict[str, Any]], indices: Iterable[int] | None = None) -> None:
+        """Refuse a group, or one of these, that cannot be stepped; quick if its values are those of the last step."""
+        for index in range(len(groups)) if indices is None else indices:
+            group = groups[index]
+            try:
+                lr, values = group["lr"], _STEP_VALUES(group)
+                if isinstance(lr, Tensor):
+                    check_tensor_lr(lr)
+                elif self._checked.get(index) == (lr, values) and DECOUPLED_KEY not in group:
+                    continue
+                if DECOUPLED_KEY in group:  # written there by a user, as for torch's optimizers
+                    group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
+                check_step_values(group)
+            except (KeyError, ValueError) as error:
+                raise self.error(index, error) from None
+            self._checked[index] = lr, values
+
+    def error(self, index: int, error: Exception) -> ValueError:
+        """The error about a value of a group, which names the step and the group."""
+        problem = f"it has no {error}; put it back" if isinstance(error, KeyError) else str(error)
+        return ValueError(f"{self._optimizer}.step: group {index}: {problem}")
+
+
+_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
+
+
 def check_step_values(group: dict[str, Any]) -> None:
     """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
     lr = group["lr"]
@@ -80,6 +114,7 @@ def check_step_values(group: dict[str, Any]) -> None:
         raise ValueError(f"lr must be a finite number, got {lr!r}")
     _check_not_negative("weight_decay", group["weight_decay"])
     _check_switches(group)
+    Parts.from_group(group)
     if group[TRAIN_MODE] is not True:
         raise ValueError("its parameters are where they are to be evaluated; call optimizer.train() before step")
 

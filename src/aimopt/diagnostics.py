@@ -42,8 +42,13 @@ class Diagnostics:
     """The sums of the last observed step, per parameter group."""
 
     def __init__(self, optimizer: "AIM", every: int = 1, log: Log | None = None):
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every!r}")
+        name = "watch" if log is None else "log_to"
+        if not hasattr(optimizer, "observers"):
+            raise ValueError(f"{name} takes an optimizer of this package, got {type(optimizer).__name__}")
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"{name}: every must be a whole number ≥ 1, got {every!r}")
+        if log is not None and not callable(log):
+            raise ValueError(f"{name}: log must be a function of (tag, value, step), got {log!r}")
         self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False

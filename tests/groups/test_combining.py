@@ -83,7 +83,7 @@ def test_optimizers_that_cannot_be_combined_are_refused() -> None:
         groups.combine()
     with pytest.raises(ValueError, match="got AdamW"):
         groups.combine(torch.optim.AdamW(params))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="all differentiable, or none"):
+    with pytest.raises(ValueError, match="differentiable=True must be that of all optimizers"):
         groups.combine(RADAR(params), RADAR(parameters([(2,)]), differentiable=True))
     used = RADAR(params)
     advance(used, params, 1)

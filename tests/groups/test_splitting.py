@@ -44,7 +44,7 @@ def test_the_head_can_be_named() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     assert names(groups.split(model).matrices) == {"0.weight", "1.weight"}
     assert names(groups.split(model, head="0").matrices) == {"1.weight", "2.weight"}
-    with pytest.raises(ValueError, match="no module named 'output'"):
+    with pytest.raises(ValueError, match=r"groups\.split: the model has no module 'output'"):
         groups.split(model, head="output")
 
 

@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,21 +250,32 @@ def test_a_kernel_that_others_can_write_is_not_loaded(folder: Path) -> None:
     assert "can be written by everybody" in str(reason)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a library"])
-def test_a_damaged_file_is_not_loaded_and_the_program_is_interpreted(folder: Path, content: bytes) -> None:
-    def fill(structure: Any) -> Path:
-        path = find_path(structure)
-        assert path is not None
-        folder.mkdir(exist_ok=True)
-        path.write_bytes(content)
-        return path
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "not a library": lambda content: b"not a library",
+    "cut off": lambda content: content[: len(content) // 2],  # to load it would end the process
+    "a changed bit": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+}
 
-    kernels = kernels_of_process()
-    find_path, kernels._path = kernels._path, fill  # type: ignore[method-assign]
-    _, optimizer = end_of_run(own, torch.float32)
+
+@needs_compiler
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_is_not_loaded_but_compiled_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    first, _ = end_of_run(own, torch.float32)
+    kernels_of_process().wait()
+    (file,) = folder.glob("*.so")
+    content = file.read_bytes()
+    file.unlink()  # another file: this process has loaded the old one
+    file.write_bytes(damage(content))
+    compiled.compiled_kernels.cache_clear()  # as a new process
+    second, optimizer = end_of_run(own, torch.float32)
     assert kernels_in_use(optimizer) == [False]
-    (reason,) = kernels.failures.values()
-    assert "delete it" in str(reason)
+    kernels_of_process().wait()
+    assert kernels_of_process().failures == {}
+    assert file.read_bytes() == content
+    _, optimizer = end_of_run(own, torch.float32, steps=1)
+    assert kernels_in_use(optimizer) == [True]
+    assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from aimopt.cli import main
 from aimopt.lab import Exploration, Explored, Resources, Store, compare, explore
 from aimopt.lab.analysis.explored import PROVES_NOTHING
 from aimopt.lab.protocol.study import Contender
-from aimopt.paper.protocols import BEYOND, PROTOCOLS
+from aimopt.paper.protocols import EXPLORED, PROTOCOLS
 from short_studies import SHORT
 
 TINY = {**SHORT, "steps": 6, "warmup_steps": 0}
@@ -87,7 +87,7 @@ def test_what_is_explored_by_default_can_be_made_on_every_task_and_compared() ->
     for task, scale in (("digits", "demo"), ("wikitext103-gpt2", "mini"), ("fineweb-qwen", "mini")):
         exploration = Exploration.of(task, scale)
         labels = [contender.label for contender in exploration.study.contenders]
-        assert labels == [Contender.named(text).label for text in BEYOND] == [*BEYOND]
+        assert labels == [Contender.named(text).label for text in EXPLORED] == [*EXPLORED]
         assert exploration.study.reference == "AdamW"
 
 

@@ -47,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, befor
 
 
 def _import_for(command: ModuleType) -> None:
-    """Import what a command lists in IMPORTS. If one is missing, the command says so itself."""
+    """Import what a command lists in IMPORTS. If one is missing, the command reports it."""
     for name in getattr(command, "IMPORTS", ()):
         with suppress(ImportError):
             import_module(name)

@@ -24,17 +24,20 @@ def combine(*optimizers: AIM) -> AIM:
     `momentum`, whichever a group has; if there are both, it writes `momentum` to all groups.
     """
     if not optimizers:
-        raise ValueError("combine needs at least one optimizer")
+        raise ValueError("groups.combine needs at least one optimizer, and got none")
     for optimizer in optimizers:
         if not isinstance(optimizer, AIM):
-            raise ValueError(f"combine takes optimizers of this package, got {type(optimizer).__name__}")
+            raise ValueError(f"groups.combine takes optimizers of this package, got {type(optimizer).__name__}")
         if optimizer.state:
-            raise ValueError("combine before the first step: state is not carried over")
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"groups.combine: {name} has stepped, and its state would be lost; call it before the first step"
+            )
     if len({optimizer.defaults["differentiable"] for optimizer in optimizers}) > 1:
-        raise ValueError("combine takes optimizers that are all differentiable, or none")
+        raise ValueError("groups.combine: differentiable=True must be that of all optimizers, or of none")
     groups = [dict(group) for optimizer in optimizers for group in optimizer.param_groups if group["params"]]
     if not groups:
-        raise ValueError("combine: the optimizers have no parameters; is the whole model frozen?")
+        raise ValueError("groups.combine: the optimizers have no parameters; is the whole model frozen?")
     for group in groups:
         if "param_names" in group:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
@@ -49,6 +52,8 @@ def combine(*optimizers: AIM) -> AIM:
 
 def explain(optimizer: Optimizer) -> str:
     """A table of the parameters of an optimizer: shape, geometry, learning rate, weight decay and kind of matrix."""
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(f"groups.explain takes an optimizer, got {type(optimizer).__name__}")
     rows = [("parameter", "shape", "geometry", "lr", "decay", "stored as")]
     for index, group in enumerate(optimizer.param_groups):
         geometry = group.get("geometry", type(optimizer).__name__)

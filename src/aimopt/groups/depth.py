@@ -32,7 +32,7 @@ Place = tuple[tuple[str, ...], tuple[int, ...]]  # (the names that lead to the s
 
 
 def place_of(name: str) -> tuple[Place, int] | None:
-    """The stack and the indices of the block that a name belongs to, and how many components of the name say so."""
+    """The stack and the indices of the block that a name belongs to, and how many components of the name lead to it."""
     components = name.split(".")
     prefix: tuple[str, ...] = ()
     indices: list[int] = []
@@ -93,6 +93,8 @@ def layerwise(
         decay: the factor per block, often between 0.65 and 0.95.
         depth: a function from a parameter's name to its depth (0 at the input), for models whose names do not say it.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"groups.layerwise takes the model, a torch.nn.Module, got {type(model).__name__}")
     if not (is_finite(decay) and 0 < decay <= 1):
         raise ValueError(f"groups.layerwise: decay must be a number in (0, 1], got {decay!r}")
     if optimizer.state:
@@ -119,6 +121,8 @@ def _distances(model: nn.Module, depth: Callable[[str], int] | None) -> dict[int
         distances = distances_from_output(names)
     else:
         depths = [depth(name) for name in names]
+        if wrong := [(name, value) for name, value in zip(names, depths, strict=True) if not is_finite(value)]:
+            raise ValueError("groups.layerwise: depth must give a number for {!r}, and gave {!r}".format(*wrong[0]))
         distances = [max(depths, default=0) - d for d in depths]
     return {id(p): distance for (_, p), distance in zip(named, distances, strict=True)}
 

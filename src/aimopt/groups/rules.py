@@ -1,4 +1,4 @@
-"""What is decided for one parameter: a user's own rules first, then ours; the first rule that matches decides.
+"""What is decided for one parameter: by a user's rules first, then by ours; the first rule that matches decides.
 
     ("*.router.weight", as_rest())                       a pattern of names, with a treatment
     (re.compile("[qk]_proj"), as_matrix(row_blocks=8))   a regular expression; one block per attention head
@@ -8,9 +8,9 @@ Hidden matrices (of linear, attention, recurrent, expert and convolution layers)
 the output layer, LoRA factors, biases and norms are not. The weights of layers are decayed; embeddings, norms, vectors
 and other parameters are not.
 
-How a layer stores its matrix is a fact of its own, whoever decides. It becomes hyperparameters of the matrix
-geometries: `transposed` (stored as input×output), `kernel` ("batch": the leading dimension counts matrices) and
-`row_blocks` (matrices that are stored one below the other on the output side).
+How a layer stores its matrix does not depend on the rules. It becomes hyperparameters of the matrix geometries:
+`transposed` (stored as input×output), `kernel` ("batch": the leading dimension counts matrices) and `row_blocks`
+(matrices that are stored one below the other on the output side).
 """
 
 import math
@@ -53,7 +53,7 @@ Rule = tuple[str | re.Pattern[str], Treatment] | RuleFunction
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedParameter:
     """A parameter, and the layers that have it. `tensor` is its name in the layer, also under a parametrization."""
 
     name: str
@@ -77,10 +77,10 @@ class Located:
         return (base.__name__ for base in type(self.layer).__mro__)
 
 
-# Own rules
+# The rules of a user
 
 
-def own_treatment(located: Located, rules: Iterable[Rule]) -> Treatment | None:
+def own_treatment(located: LocatedParameter, rules: Iterable[Rule]) -> Treatment | None:
     """The treatment of the first of the user's rules that matches."""
     for rule in rules:
         treatment = _apply(rule, located)
@@ -100,7 +100,7 @@ def own_treatment(located: Located, rules: Iterable[Rule]) -> Treatment | None:
     return None
 
 
-def _apply(rule: Rule, located: Located) -> Any:
+def _apply(rule: Rule, located: LocatedParameter) -> Any:
     if callable(rule):
         return rule(located.name, located.parameter, located.layer)
     pattern, treatment = rule
@@ -140,14 +140,14 @@ def _text(pattern: str | re.Pattern[str]) -> str:
     return pattern if isinstance(pattern, str) else pattern.pattern
 
 
-# Our rules
+# The rules of this package
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # LlamaRMSNorm, T5LayerNorm, FrozenBatchNorm2d, …
 
 
-def default_treatment(located: Located) -> Treatment:
+def default_treatment(located: LocatedParameter) -> Treatment:
     """The treatment by the types of layers, shapes and the names that are common."""
     treatment = next(found for rule in _DEFAULT_RULES if (found := rule(located)) is not None)
     modules = {id(layer) for _, layer in located.layers}
@@ -155,16 +155,16 @@ def default_treatment(located: Located) -> Treatment:
     return replace(treatment, reason=treatment.reason + shared)
 
 
-def _embedding(located: Located) -> Treatment | None:
+def _embedding(located: LocatedParameter) -> Treatment | None:
     return Treatment(False, False, "embedding") if located.is_any(*_EMBEDDINGS) else None
 
 
-def _norm(located: Located) -> Treatment | None:
+def _norm(located: LocatedParameter) -> Treatment | None:
     named_norm = located.parameter.ndim < 2 and any(map(_NORM_NAME.search, located.class_names()))
     return Treatment(False, False, "normalization") if located.is_any(*_NORMS) or named_norm else None
 
 
-def _vector(located: Located) -> Treatment | None:
+def _vector(located: LocatedParameter) -> Treatment | None:
     if located.parameter.ndim < 2:
         return Treatment(False, False, "a vector, such as a bias or a scale")
     if "bias" in located.tensor:
@@ -174,7 +174,7 @@ def _vector(located: Located) -> Treatment | None:
     return None
 
 
-def _lora(located: Located) -> Treatment | None:
+def _lora(located: LocatedParameter) -> Treatment | None:
     # A step that is orthogonal in A and in B is not orthogonal in their product, which is the weight that is trained.
     if is_lora(located.name):
         return Treatment(False, True, "LoRA factor: the weight is the product of two, neither is a matrix of its own")
@@ -186,11 +186,11 @@ def is_lora(name: str) -> bool:
     return any(component.startswith("lora_") for component in name.split("."))
 
 
-def _head(located: Located) -> Treatment | None:
+def _head(located: LocatedParameter) -> Treatment | None:
     return Treatment(False, True, "output layer") if located.is_head else None
 
 
-def _convolution(located: Located) -> Treatment | None:
+def _convolution(located: LocatedParameter) -> Treatment | None:
     layer = located.layer
     if not isinstance(layer, nn.modules.conv._ConvNd):
         return None
@@ -204,19 +204,19 @@ def _convolution(located: Located) -> Treatment | None:
     return Treatment(True, True, f"convolution kernel, {outputs}×{inputs * math.prod(kernel)} when flattened")
 
 
-def is_transposed_convolution(located: Located) -> bool:
+def is_transposed_convolution(located: LocatedParameter) -> bool:
     """Whether the parameter is the kernel of a transposed convolution, whose first dimension is the input."""
     return isinstance(located.layer, nn.modules.conv._ConvTransposeNd)
 
 
-def _batch(located: Located) -> Treatment | None:
+def _batch(located: LocatedParameter) -> Treatment | None:
     if not is_batch(located):
         return None
     count, *shape = located.parameter.shape
     return Treatment(True, True, f"{count} matrices of {shape[0]}×{shape[1]}, such as those of experts")
 
 
-def is_batch(located: Located) -> bool:
+def is_batch(located: LocatedParameter) -> bool:
     """Whether a parameter of three dimensions is a batch of matrices, such as the weights of experts."""
     shape = located.parameter.shape
     if len(shape) != 3 or 1 in shape[1:] or isinstance(located.layer, nn.modules.conv._ConvNd):
@@ -224,13 +224,13 @@ def is_batch(located: Located) -> bool:
     return "weight" in located.tensor or any("Expert" in name for name in located.class_names())
 
 
-def _no_matrix(located: Located) -> Treatment | None:
+def _no_matrix(located: LocatedParameter) -> Treatment | None:
     if located.parameter.ndim > 2 or "weight" not in located.tensor:
         return Treatment(False, False, "not a layer's matrix")
     return Treatment(False, True, "a row or a column") if 1 in located.parameter.shape else None
 
 
-def _matrix(located: Located) -> Treatment | None:
+def _matrix(located: LocatedParameter) -> Treatment | None:
     return Treatment(True, True, "hidden matrix")
 
 
@@ -242,7 +242,7 @@ _QKV = {"qkv", "Wqkv", "c_attn", "to_qkv", "queries_keys_values"}  # always thre
 _GATES = {nn.LSTM: 4, nn.GRU: 3}
 
 
-def layout(located: Located, *, split_fused: bool) -> tuple[dict[str, Any], str]:
+def layout(located: LocatedParameter, *, split_fused: bool) -> tuple[dict[str, Any], str]:
     """The keys for a matrix geometry that differ from their defaults, and what they mean in words."""
     keys: dict[str, Any] = {}
     words = ""
@@ -261,7 +261,7 @@ def layout(located: Located, *, split_fused: bool) -> tuple[dict[str, Any], str]
     return keys, words
 
 
-def _conv_groups(located: Located) -> int:
+def _conv_groups(located: LocatedParameter) -> int:
     """The number of groups of a convolution, which are blocks of its outputs."""
     layer = located.layer
     if not isinstance(layer, nn.modules.conv._ConvNd) or is_transposed_convolution(located):
@@ -269,7 +269,7 @@ def _conv_groups(located: Located) -> int:
     return layer.groups
 
 
-def _fused_blocks(located: Located, *, transposed: bool = False, kernel: str = "flatten") -> int:
+def _fused_blocks(located: LocatedParameter, *, transposed: bool = False, kernel: str = "flatten") -> int:
     """The number of equal blocks on the output side: queries, keys and values, or gates; 1 if they are not known.
 
     GPT-NeoX's `query_key_value` alternates between them per head, so that no three blocks are they.

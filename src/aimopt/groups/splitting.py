@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from aimopt.groups.depth import is_inside_block
 from aimopt.groups.rules import (
     LAYOUT,
-    Located,
+    LocatedParameter,
     Rule,
     Treatment,
     check_rules,
@@ -24,6 +24,7 @@ from aimopt.groups.rules import (
     layout,
     own_treatment,
 )
+from aimopt.messages.spelling import suggestion
 from aimopt.messages.text_table import text_table
 
 
@@ -112,6 +113,8 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
         split_fused: whether matrices that a layer keeps in one tensor (queries, keys and values; the gates of an LSTM;
             gate and up projections) are orthogonalized separately.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"groups.split takes the model, a torch.nn.Module, got {type(model).__name__}")
     modules = dict(model.named_modules(remove_duplicate=False))
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in modules.items():
@@ -121,7 +124,8 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
         linear = [name for name, module in model.named_modules() if _may_be_head(name, module)]
         head = linear[-1] if linear else None
     elif head not in modules:
-        raise ValueError(f"the model has no module named {head!r}; pass one of model.named_modules() as head")
+        hint = suggestion(head, [name for name in modules if name])
+        raise ValueError(f"groups.split: the model has no module {head!r} that could be its head; {hint}")
     named = list(model.named_parameters())
     check_rules(rules, [name for name, _ in named])
     result = Split([])
@@ -144,7 +148,7 @@ def _may_be_head(name: str, module: nn.Module) -> bool:
 
 def _locate(
     name: str, p: Tensor, owners: list[tuple[str, nn.Module]], modules: dict[str, nn.Module], head: str | None
-) -> Located:
+) -> LocatedParameter:
     tensor = name.rpartition(".")[2]
     is_scale = False
     layers = list(owners)
@@ -154,10 +158,10 @@ def _locate(
             layers[i] = layer.removeprefix("."), modules[layer.removeprefix(".")]
             is_scale = p.numel() < max(original.numel() for original in module.parameters(recurse=False))
     is_head = head is not None and any(owner == head or owner.startswith(f"{head}.") for owner, _ in owners)
-    return Located(name, p, tensor, layers, is_head, is_scale)
+    return LocatedParameter(name, p, tensor, layers, is_head, is_scale)
 
 
-def _decide(located: Located, treatment: Treatment, split_fused: bool) -> Decision:
+def _decide(located: LocatedParameter, treatment: Treatment, split_fused: bool) -> Decision:
     keys, words = layout(located, split_fused=split_fused) if treatment.matrix else ({}, "")
     keys |= {name: value for name, value in treatment.options.items() if name in LAYOUT}
     options = {name: value for name, value in treatment.options.items() if name not in LAYOUT}

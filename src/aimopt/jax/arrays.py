@@ -35,7 +35,7 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
     leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Value))
     arrays = [x for x in leaves if isinstance(x, Array)]
     if arrays:
-        # Conditions have no precision of their own: a number that meets only them is in that of JAX.
+        # Conditions have no precision: a number that is combined with conditions alone has the precision of JAX.
         dtype = next((x.value.dtype for x in arrays if x.is_floating_point()), jnp.result_type(float))
         raw_args, raw_kwargs = jax.tree.unflatten(structure, [_raw(x, dtype) for x in leaves])
         result = function(*raw_args, **raw_kwargs)
@@ -48,7 +48,7 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _raw(x: Any, dtype: Any) -> Any:
-    """An operand as JAX takes it. Numbers get the precision of the arrays that they meet."""
+    """An operand as JAX takes it. Numbers get the precision of the arrays that they are combined with."""
     if isinstance(x, Number):
         return x.rounded(dtype)
     if isinstance(x, Array):

@@ -218,7 +218,7 @@ def _refuse_options(name: str, hyperparameters: dict[str, Any]) -> None:
             raise ValueError(f"{name}: {option} is not an option of aimopt.jax: {instead}")
 
 
-# Hyperparameters that are arrays. A placeholder is a valid value of most hyperparameters, and one that nobody chooses.
+# Hyperparameters that are arrays. A placeholder is a valid value of most hyperparameters, and no usual one.
 UNKNOWN_RATE = 1e9
 _PLACEHOLDERS = tuple(float(f"0.37{k:03d}1") for k in range(1000))  # none is the beginning of another
 

@@ -99,7 +99,7 @@ class Symbol:
         self.terms, self.offset = {node: 1.0}, 0.0
         return node
 
-    def used(self) -> "Symbol":
+    def as_operand(self) -> "Symbol":
         """This symbol as an operand. It is computed first if it has more than one term."""
         if len(self.terms) + (self.terms != {} and self.offset != 0.0) > 1:
             self.node()
@@ -107,7 +107,7 @@ class Symbol:
 
     def _lift(self, other: Any) -> "Symbol":
         if isinstance(other, Symbol):
-            return other.used()
+            return other.as_operand()
         if isinstance(other, (int, float)):
             return Symbol(self.graph, {}, float(other))
         raise Untraceable(f"it mixes a tensor of the step with a {type(other).__name__}")
@@ -131,7 +131,7 @@ class Symbol:
 
     def _up_to_sign(self) -> tuple[Node, float]:
         """The node, and 1 or −1. Other factors are multiplied in, since their square or quotient may overflow."""
-        self.used()
+        self.as_operand()
         ((node, factor),) = self.terms.items()
         return (node, factor) if isinstance(factor, float) and abs(factor) == 1.0 else (self.node(), 1.0)
 
@@ -147,10 +147,10 @@ class Symbol:
         return partial(self._in_place if in_place else self._out_of_place, operation)
 
     def _out_of_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
-        return operation(self.used(), *args, **kwargs)
+        return operation(self.as_operand(), *args, **kwargs)
 
     def _in_place(self, operation: Callable[..., "Symbol"], *args: Any, **kwargs: Any) -> "Symbol":
-        result = operation(self, *args, **kwargs)  # without `used`: a chain of in-place operations is one form
+        result = operation(self, *args, **kwargs)  # without `as_operand`: a chain of in-place operations is one form
         self.terms, self.offset, self.condition = dict(result.terms), result.offset, result.condition
         return self
 
@@ -169,40 +169,40 @@ class Symbol:
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _decide
 
     def __add__(self, other: Any) -> "Symbol":
-        return self.used().plus(self._lift(other))
+        return self.as_operand().plus(self._lift(other))
 
     def __sub__(self, other: Any) -> "Symbol":
-        return self.used().plus(self._lift(other).scaled(-1.0))
+        return self.as_operand().plus(self._lift(other).scaled(-1.0))
 
     def __rsub__(self, other: Any) -> "Symbol":
-        return self._lift(other).plus(self.used().scaled(-1.0))
+        return self._lift(other).plus(self.as_operand().scaled(-1.0))
 
     def __mul__(self, other: Any) -> "Symbol":
-        return _mul(self.used(), other)
+        return _mul(self.as_operand(), other)
 
     def __truediv__(self, other: Any) -> "Symbol":
-        return _div(self.used(), other)
+        return _div(self.as_operand(), other)
 
     def __rtruediv__(self, other: Any) -> "Symbol":
         return _div(self._lift(other), self)
 
     def __pow__(self, other: Any) -> "Symbol":
-        return _pow(self.used(), other)
+        return _pow(self.as_operand(), other)
 
     def __rpow__(self, other: Any) -> "Symbol":
         return _pow(self._lift(other), self)
 
     def __neg__(self) -> "Symbol":
-        return self.used().scaled(-1.0)
+        return self.as_operand().scaled(-1.0)
 
     def __abs__(self) -> "Symbol":
-        return _pointwise("abs", self.used())
+        return _pointwise("abs", self.as_operand())
 
     def __lt__(self, other: Any) -> "Symbol":
-        return _pointwise("lt", self.used(), other)
+        return _pointwise("lt", self.as_operand(), other)
 
     def __le__(self, other: Any) -> "Symbol":
-        return _pointwise("le", self.used(), other)
+        return _pointwise("le", self.as_operand(), other)
 
     def __gt__(self, other: Any) -> "Symbol":
         return _pointwise("lt", self._lift(other), self)
@@ -211,7 +211,7 @@ class Symbol:
         return _pointwise("le", self._lift(other), self)
 
     def __eq__(self, other: Any) -> "Symbol":  # type: ignore[override]
-        return _pointwise("eq", self.used(), other)
+        return _pointwise("eq", self.as_operand(), other)
 
     def __ne__(self, other: Any) -> "Symbol":  # type: ignore[override]
         return 1 - (self == other)

@@ -115,7 +115,7 @@ def run_lengths(
     resources: Resources = DEFAULT_RESOURCES,
     progress: bool | Console = False,
 ) -> BatchResult:
-    """Also train the reference of each comparison at other lengths, so that its differences can be told in steps.
+    """Also train the reference of each comparison at other lengths, so that its differences can be stated in steps.
 
     `batch` is the result of `run_all`, `factors` are multiples of the steps; the other arguments are those of `run`.
     """
@@ -256,7 +256,7 @@ def _run_prepared(
     """Train and analyse studies that the store has, and whose data are there."""
     summary = _execute(studies, store, engine, resources, console)
     seconds = summary.seconds
-    # This machine has not the GPUs on which a cluster trained.
+    # This machine does not have the GPUs that a cluster trained on.
     measurable = engine == DEFAULT_ENGINE or not resources.cluster_gpus
     reasons = [_measure_costs(study, store, resources, console) for study in studies] if costs and measurable else []
     return BatchResult(

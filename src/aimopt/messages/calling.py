@@ -17,11 +17,11 @@ from aimopt.messages.spelling import suggestion
 _UNEXPECTED = re.compile(r"got (?:an unexpected|multiple values for) keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"takes .*positional arguments? but \d+ (?:was|were) given")
 _CONSTRUCTOR = re.compile(r"^\w+\.__init__\(\)")
-# The order of torch.optim.AdamW, whose arguments people have at hand.
+# The order of torch.optim.AdamW: a call of it is what people replace.
 _ADAMW = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 
-def explained(
+def with_named_errors(
     init: Callable[..., None], relatives: Callable[[], Iterable[type]], part_names: Collection[str]
 ) -> Callable[..., None]:
     """Wrap a constructor so that its errors name the class that was called.

@@ -20,7 +20,7 @@
     AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
     Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
     AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
-    NorMuon            HeavyBall            (see there)    MixThenMap       geometry NormalizedSpectral
+    NorMuon            HeavyBall            at the right   MixThenMap       geometry NormalizedSpectral
     SOAP               EMA                  Eigenbasis     Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
@@ -113,4 +113,6 @@ def class_of(name: str) -> type[AIM]:
 
 
 def _key(name: str) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"an optimizer is named by a text, such as 'radar', got {name!r}")
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")

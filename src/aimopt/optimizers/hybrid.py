@@ -49,8 +49,8 @@ def hybrid(
 ) -> AIM:
     """Muon on the hidden matrices of `model` and RADAR on the rest: one optimizer, one learning rate, one state_dict.
 
-    One side may be empty: a single linear layer or LoRA factors get RADAR alone.
-    Of both sides any other optimizer of this package can be chosen; `create` takes their names.
+    One side may be empty: a single linear layer or LoRA factors get RADAR alone. Any other optimizer of this package
+    can be chosen for either side; `create` takes their names.
 
     Args:
         model: the model, not its parameters: the types of its layers decide.

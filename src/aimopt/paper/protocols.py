@@ -22,7 +22,7 @@ from aimopt.paper.tasks.vision import EPOCH
 OPTIMIZERS = ("RADAR", "RAD", "Adam", "AdamW", "NAdam", "Adan", "AdaBelief", "Lion")
 # What may be better than RADAR: its own options, longer memories, other filters, and matrices. The reference and AdamW
 # with less momentum are the controls.
-BEYOND = (
+EXPLORED = (
     "AdamW",
     "AdamW(betas=(0.8, 0.999))",
     "RADAR",
@@ -51,7 +51,7 @@ SYMBOLS = {"gamma": "γ", "ell_ratio": "ℓ/η", "ell": "ℓ", "delta": "δ", "z
 
 PROTOCOL = Protocol(
     optimizers=OPTIMIZERS,
-    explored=BEYOND,
+    explored=EXPLORED,
     subject="RADAR",
     reference="AdamW",
     lr_factors={"Adan": 2.5, "Lion": 0.1, "AcceleratedLion": 0.1, "SGDM": 30.0, "Nesterov": 30.0},

@@ -44,7 +44,7 @@ class Initial:
     scalar: bool = False  # one number per parameter, stored on the device of the step count
     shaped: bool = False  # `make` decides the shape, such as that of a matrix's factor; such a step is not fused
     of_parameter: bool = False  # `make` gets the parameter instead of the gradient
-    # How it is stored if the state's dtype is int8. None: never in 8 bits, as a buffer that a small error would spoil.
+    # How it is stored if the state's dtype is int8. None: never in 8 bits, because a small error would matter.
     code: Literal["signed", "unsigned"] | None = None
 
     def start(self, gradient: Tensor, p: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ class Correction(Component):
 
     @property
     def evaluates_again(self) -> bool:
-        """Whether the step is made by `solve`, which evaluates the closure again: whoever defines it wants it run."""
+        """Whether the step is made by `solve`, which evaluates the closure again: if the class defines it."""
         return self.joint or type(self).solve is not Correction.solve
 
     @abstractmethod

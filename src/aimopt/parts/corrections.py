@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.component import PREVIOUS_GRADIENT, Attempt, Correction, DisplacementInputs, Initial, first_gradient
-from aimopt.parts.tensor_list import complete, each, inner, mix
+from aimopt.parts.tensor_list import each, inner, mix, over_all_ranks
 
 
 def _or_nesterov(ell_ratio: float | None, pole: float) -> float:
@@ -200,7 +200,7 @@ class Cautious(Correction):
 
 def _over_fraction(masked: Tensor, mask: Tensor, rule: str) -> Tensor:
     """A masked tensor, divided by the fraction of elements that are left."""
-    left = complete(mask.sum(dtype=masked.dtype))
+    left = over_all_ranks(mask.sum(dtype=masked.dtype))
     numel = max(masked.numel(), 1)
     fraction = left / numel  # not the mean: up to torch 2.9, that of unequal shards is wrong
     return masked / (fraction.clamp(min=1e-3) if rule == "mean" else fraction + 1 / numel)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from aimopt.parts.component import Decay, Initial, State, is_zero, scalar
-from aimopt.parts.tensor_list import complete, each
+from aimopt.parts.tensor_list import each, over_all_ranks
 
 Rate = float | Tensor
 Terms = tuple[Tensor, float | Tensor | None]
@@ -135,7 +135,7 @@ class TrustRatio(Decay):
 
 
 def _trust_ratio(p: Tensor, displacement: Tensor, rate: Rate, max_norm: float | None) -> Tensor:
-    norm, size = complete(torch.linalg.vector_norm(p)), complete(torch.linalg.vector_norm(displacement))
+    norm, size = over_all_ranks(torch.linalg.vector_norm(p)), over_all_ranks(torch.linalg.vector_norm(displacement))
     if max_norm is not None:
         norm = norm.clamp(max=max_norm)
     return torch.where((norm > 0) & (size > 0), norm * rate / size, 1.0)
@@ -174,11 +174,11 @@ class Sphere(Decay):
 
     def _norm(self, x: Tensor) -> Tensor:
         dims = tuple(range(1, x.ndim)) if self.per_row and x.ndim > 1 else None
-        norm: Tensor = complete(torch.linalg.vector_norm(x, dim=dims, keepdim=True))
+        norm: Tensor = over_all_ranks(torch.linalg.vector_norm(x, dim=dims, keepdim=True))
         return norm
 
     def _scaled(self, x: Tensor, norm: Tensor) -> Tensor:
-        """X with this norm, unless one of the two norms is zero."""
+        """The tensor x, scaled to this norm, unless one of the two norms is zero."""
         present = self._norm(x)
         return x * torch.where((norm > 0) & (present > 0), norm / present, 1.0)
 

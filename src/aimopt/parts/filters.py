@@ -31,7 +31,7 @@ from aimopt.parts.component import (
     signed_zeros,
     zeros,
 )
-from aimopt.parts.tensor_list import at_most, complete, each, mix
+from aimopt.parts.tensor_list import at_most, each, mix, over_all_ranks
 
 
 class Coefficients(NamedTuple):
@@ -301,7 +301,7 @@ class TwoSpeed(Filter):
     """AdEMAMix's fast and slow average: m = e/(1−βᵗ) + α·s, s of decay β₃ (Pagliardini et al. 2024).
 
     `alpha_warmup` and `beta_slow_warmup` are numbers of steps, or None: over them α grows linearly from 0, and the time
-    constant −1/ln β₃ of the slow average grows linearly from that of the fast one. A constant gradient comes out 1+α
+    constant −1/ln β₃ of the slow average grows linearly from that of the fast one. A constant gradient becomes 1+α
     times as large. `normalized` divides m by 1+α, so that it is an average and g − m a residual.
     """
 
@@ -412,4 +412,4 @@ class VarianceReduced(Filter):
 
 
 def _limit_norm(x: Tensor, largest: float) -> Tensor:
-    return x / (complete(x.norm()) / largest).clamp(min=1.0)
+    return x / (over_all_ranks(x.norm()) / largest).clamp(min=1.0)

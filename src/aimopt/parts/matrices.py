@@ -71,7 +71,7 @@ class Orthogonalizing(MatrixGeometry):
     """A geometry that makes all singular values equal.
 
     `ns_steps` Newton–Schulz iterations in `ns_dtype`, or with `polar="exact"` the singular value decomposition (for
-    tests). None is bfloat16, but float32 on a CPU: many have no bfloat16 instructions, and crawl without them.
+    tests). None is bfloat16, but float32 on a CPU: many have no bfloat16 instructions, and are very slow without them.
     `ns_coefficients` are three numbers, or "polar-express". `adjust_lr_fn` is torch.optim.Muon's: "original" scales by
     √max(1, outputs/inputs), "match_rms_adamw" by 0.2·√max(outputs, inputs).
     """

@@ -4,7 +4,7 @@ A step x ← a·x + (b·A + c·A²)·x with A = x·xᵀ applies the polynomial a
 coefficients are data:
 
     QUINTIC          one polynomial for all steps: quick, and σ ends between about 0.7 and 1.2 (Jordan 2024)
-    POLAR_EXPRESS    one per step, each the best one for what the steps before it have left (Amsel et al. 2025)
+    POLAR_EXPRESS    one per step, each the best one for the interval that σ is in by then (Amsel et al. 2025)
 
 The products are nearly all of Muon's step. `newton_schulz` chooses the form of the iteration that needs the fewest of
 them, and `exact_polar` is the limit, by a singular value decomposition.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 Quintic = tuple[float, float, float]  # (a, b, c)
 
-# Those of torch.optim.Muon too.
+# torch.optim.Muon has the same.
 QUINTIC: Quintic = (3.4445, -4.7750, 2.0315)
 
 # Algorithm 1 of Amsel, Persson, Musco and Gower 2025 (arXiv 2505.16932), for singular values in [0.001, 1].
@@ -139,7 +139,7 @@ def _operations(side: int, length: int, steps: int) -> float:
 
 
 def _operations_on_gram(side: int, length: int, coefficients: Sequence[Quintic]) -> float:
-    """Those of the iteration on Gram matrices: A and Q·x per segment; A², Q·P and P·A·P per step, but for its ends."""
+    """The multiplications on Gram matrices: A and Q·x per segment; A² per step; Q·P and P·A·P between two steps."""
     segments = list(_segments(coefficients))
     small = sum(4 * len(segment) - 3 for segment in segments)
     return len(segments) * side**2 * length * (1 + _SYMMETRIC_SHARE) + small * side**3 * _SYMMETRIC_SHARE

@@ -155,8 +155,8 @@ def is_multiple(t: Any, k: int) -> Any:
     return (t - (t / k).floor() * k == 0) * 1.0
 
 
-def complete(reduced: Any) -> Any:
-    """A sum or norm, or those of all rows, on every rank, if they are of a distributed tensor.
+def over_all_ranks(reduced: Any) -> Any:
+    """A sum or norm, or one per row, taken over all ranks if it is that of a distributed tensor.
 
     torch would add up the parts of the ranks later, and in 2.7 the arithmetic until then may use the numbers of an
     earlier call.
@@ -172,5 +172,5 @@ def inner(x: Any, y: Any) -> Tensor:
     """The inner product, summed over all tensors, as a 0-dim tensor: nothing waits for the device."""
     if isinstance(x, TensorList):
         return torch.stack([inner(a, b) for a, b in zip(x.items, y.items, strict=True)]).sum()
-    total: Tensor = complete((x * y).sum())
+    total: Tensor = over_all_ranks((x * y).sum())
     return total

@@ -40,5 +40,6 @@ def leave(group: dict[str, Any], states: Mapping[Tensor, State]) -> None:
     """Move the parameters of a group back to where training goes on."""
     for p in group["params"]:
         if TRAINING_POINT in states.get(p, {}):
-            p.copy_(states[p].pop(TRAINING_POINT))
+            p.copy_(states[p][TRAINING_POINT])
+            del states[p][TRAINING_POINT]  # only now: the copy may fail
     group[TRAIN_MODE] = True

@@ -107,7 +107,7 @@ class Gathered(NamedTuple):
 
 
 def _has_own_shape(initial: Initial | None) -> bool:
-    """Whether a buffer does not have the shape of its parameter; scales, which have no `Initial`, do not."""
+    """Whether a buffer has another shape than its parameter. So have scales, which have no `Initial`."""
     return initial is None or initial.shaped
 
 

@@ -132,7 +132,7 @@ def is_distributed(x: Any) -> bool:
 
 
 def any_distributed(tensors: Iterable[Tensor]) -> bool:
-    """Whether any of these is a distributed tensor; quick, because every step asks."""
+    """Whether any of these is a distributed tensor; quick, because every step calls it."""
     return any(hasattr(kind, "to_local") for kind in {*map(type, tensors)})
 
 

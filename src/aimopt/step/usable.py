@@ -163,7 +163,7 @@ def why_not_coded(key: str, x: Tensor, scale: Any, code: Code) -> Reason | None:
         return Reason(f"{name} is on {scale.device} and {key!r} on {x.device}; move them to the same device")
     if scale.layout != torch.strided or not scale.is_contiguous():
         return Reason(f"{name} has gaps in memory; use .contiguous()")
-    return why_too_short(name, scale) or _unwritable(name, scale)
+    return why_too_short(name, scale) or _why_unwritable(name, scale)
 
 
 def _reasons(
@@ -176,33 +176,33 @@ def _reasons(
 ) -> Iterator[Reason | None]:
     if torch._C._functorch.is_batchedtensor(grad) and not torch._C._functorch.is_batchedtensor(p):
         yield Reason("its gradient is one of a batch in torch.vmap; call step outside of torch.vmap, with one gradient")
-    yield _unreadable("it", p, p)
-    yield _unwritable("it", p)
+    yield _why_unreadable("it", p, p)
+    yield _why_unwritable("it", p)
     if grad.is_sparse:
         yield Reason("its gradient is sparse; make its layer with sparse=False, or give it to torch.optim.SparseAdam")
     if torch._is_functional_tensor(grad):
-        yield _of_another_kind("its gradient", grad, p)
-    yield _unreadable("its gradient", grad, p)
+        yield _why_of_another_kind("its gradient", grad, p)
+    yield _why_unreadable("its gradient", grad, p)
     for key, x in buffers.items():
         name = f"its state {key!r}"
         if not isinstance(x, Tensor):
             yield Reason(f"{name} is a {type(x).__name__}, not a tensor")
-        yield _of_another_kind(name, x, p)
-        yield _unreadable(name, x, p, shapes.get(key), coded=key in codes)
-        yield _unwritable(name, x)
+        yield _why_of_another_kind(name, x, p)
+        yield _why_unreadable(name, x, p, shapes.get(key), coded=key in codes)
+        yield _why_unwritable(name, x)
     for key, x in scalars.items():
         name = f"its state {key!r}"
         if not (isinstance(x, Tensor) and x.layout == torch.strided and x.numel() == 1 and x.dtype in DTYPES):
             kind = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             yield Reason(f"{name} must be a tensor of one real number, and is {kind}")
-        yield _of_another_kind(name, x, p)
+        yield _why_of_another_kind(name, x, p)
         if x.is_complex() or (x.device != p.device and not x.is_cpu):
             yield Reason(f"{name} must be a real number on {p.device} or the CPU, and is {x.dtype} on {x.device}")
         yield why_too_short(name, x)
-        yield _unwritable(name, x)
+        yield _why_unwritable(name, x)
 
 
-def _of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
+def _why_of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
     functional = torch._is_functional_tensor(x) and not torch._is_functional_tensor(p)
     if not functional and (is_plain(type(x)) or not is_plain(type(p))):
         return None
@@ -210,7 +210,7 @@ def _of_another_kind(name: str, x: Tensor, p: Tensor) -> Reason | None:
     return Reason(f"{name} is a {kind} and the parameter is not; use one from outside the mode or transform")
 
 
-def _unreadable(
+def _why_unreadable(
     name: str, x: Tensor, p: Tensor, shape: torch.Size | None = None, *, coded: bool = False
 ) -> Reason | None:
     other = name.replace("its", "the")
@@ -234,7 +234,7 @@ def _unreadable(
     return why_too_short(name, x)
 
 
-def _unwritable(name: str, x: Tensor) -> Reason | None:
+def _why_unwritable(name: str, x: Tensor) -> Reason | None:
     if is_expanded(x):
         return Reason(f"{name} is expanded, so that several elements share one memory address; use .clone()")
     if x.is_neg() or x.is_conj() or x._is_zerotensor():

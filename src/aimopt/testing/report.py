@@ -80,7 +80,7 @@ def check(part: Component, *, compiled: bool = False, show: bool = True) -> Repo
         raise ValueError(f"check takes a part, such as those in aimopt: an instance, not a class; got {part!r}")
     check_part(part, axis)
     with float64_scalars(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of ell above lr, and of torch about its own affairs
+        warnings.simplefilter("ignore")  # of ell above lr, and those of torch
         rows = tuple(_rows(part, compiled))
     report = Report(part, rows)
     if show:

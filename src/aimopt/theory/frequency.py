@@ -4,10 +4,10 @@
     response(GradientDifference(0.9, 0.1))          the multiplier m alone
     response(EMA(0.9), FixedPoint(ell_ratio=0.1))   Adam's average with a residual correction
 
-A direction is a weighted sum of the gradients so far, d_k = Σ h_i·g_{k−i}. Its weights h are the impulse response,
-and H(z) = Σ h_i·z⁻ⁱ on the unit circle z = e^{iω} is the frequency response: a gradient that swings with angular
-frequency ω (at ω = 0 it is constant, at ω = π it flips its sign at every step) comes out |H| times as large, and its
-delay in steps is the group delay. Noise that is independent from step to step comes out with Σh² times its variance.
+A direction is a weighted sum of the gradients so far, d_k = Σ h_i·g_{k−i}. Its weights h are the impulse response, and
+H(z) = Σ h_i·z⁻ⁱ on the unit circle z = e^{iω} is the frequency response: a gradient that swings with angular frequency
+ω (at ω = 0 it is constant, at ω = π it flips its sign at every step) becomes |H| times as large, and its delay in steps
+is the group delay. The variance of noise that is independent from step to step becomes Σh² times as large.
 """
 
 import math

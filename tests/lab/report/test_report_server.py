@@ -85,6 +85,7 @@ def test_the_page_is_regenerated_on_request_but_not_too_often(server: ReportServ
         ("/figures", "localhost", 404),
         ("//etc/passwd", "localhost", 404),
         ("/%00", "localhost", 404),
+        ("http://[", "localhost", 400),
     ],
 )
 def test_only_this_machine_is_served_and_only_the_report(

@@ -164,6 +164,35 @@ def test_a_living_process_keeps_its_claim_when_the_clock_jumps(jump: float, tmp_
     claim.release()
 
 
+@pytest.mark.parametrize(
+    "name", ["claim.1000000000000", "claim." + "9" * 240, "claim.1.7", "claim.٣", "claim.01", "claim.x", "claim."]
+)
+def test_a_file_that_only_looks_like_a_claim_neither_blocks_nor_is_deleted(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.touch()
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    claim.release()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_in_the_place_of_a_claim_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "claim.7").mkdir()
+    os.utime(tmp_path / "claim.7", (1.0, 1.0))
+    claim = Claim.take(tmp_path)
+    assert claim is not None
+    assert claim.holds()
+    claim.release()
+
+
+def test_the_last_possible_claim_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / f"claim.{claims.LAST_NUMBER}"
+    path.touch()
+    os.utime(path, (1.0, 1.0))
+    with pytest.raises(ValueError, match=r"claim\.999999999 cannot be used: no claim can follow it; delete it"):
+        Claim.take(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["[]", "3", "null", '{"pid": "x"}', '{"token": 1}', "[" * 100_000, "\xff", ""])
 def test_a_damaged_claim_blocks_only_as_long_as_it_is_fresh(content: str, tmp_path: Path) -> None:
     path = tmp_path / "claim.1"

@@ -13,6 +13,7 @@ import pytest
 
 from aimopt.cli import main
 from aimopt.lab.api import analyse_all
+from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.report.formats.csv_text import csv_text
 from aimopt.lab.results import json_files
 from aimopt.lab.results.store import Store
@@ -202,6 +203,64 @@ def test_reading_does_not_block_on_a_pipe(name: str, root: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert path.relative_to(root).as_posix() in read_all(root).unreadable
+
+
+def test_a_checkpoint_that_is_a_pipe_is_discarded(root: Path) -> None:
+    store = Store(root)
+    config = next(run.config for run in store.runs().values() if store.holder(run.config) is None)
+    os.mkfifo(store.folder(config) / "checkpoint.pt")
+    writer = store.claim_run(config)
+    assert writer is not None
+    assert writer.read_checkpoint() is None
+    assert "it is not a regular file" in writer.notes()[0]
+    writer.release()
+
+
+@pytest.mark.parametrize("kind", [*RUN_FILES, "study"])
+def test_a_file_that_claims_to_be_larger_than_the_memory_is_not_read(kind: str, root: Path) -> None:
+    path, count = file_of(kind, root), len(Store(root).runs())
+    os.truncate(path, 1 << 40)  # it takes no space on the disk
+    store = read_all(root)
+    assert_other_files_are_read(store, kind, count)
+    assert store.unreadable[path.relative_to(root).as_posix()].startswith("it has 1,099,511,627,776 bytes")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"seeds": list(range(2000, 22_000))}, "seeds has 20000 numbers, and may have 10000 at most"),
+        ({"search": {"points": 10**12, "seeds": [9]}}, "a search may have 10000 points and tuning seeds at most"),
+    ],
+)
+def test_a_study_of_endless_runs_is_not_read(change: dict[str, Any], reason: str, root: Path) -> None:
+    path = file_of("study", root)
+    write_with_checksum(path, {**documents(path), **change})
+    assert reason in read_all(root).unreadable[path.relative_to(root).as_posix()]
+
+
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, None])
+def test_a_setting_that_should_be_a_number(value: Any, root: Path) -> None:
+    """The runs fit to the study, which has a text or a list for the length of its warm-up."""
+    study = file_of("study", root)
+    document = documents(study)
+    document["facts"]["settings"]["warmup_steps"] = value
+    write_with_checksum(study, document)
+    for path in sorted(root.glob("digits-demo/*/manifest.json")):
+        manifest = documents(path)
+        manifest["config"]["settings"]["warmup_steps"] = value
+        write_with_checksum(path, manifest)
+        identity = RunConfig.from_dict(manifest["config"]).identity
+        path.parent.rename(path.parent.with_name(f"{path.parent.name[:-12]}{identity[:12]}"))
+    store = read_all(root)
+    assert store.unreadable == {}
+    assert len(store.studies()) == 1
+
+
+def test_numbers_whose_sums_are_infinite_are_not_read(root: Path) -> None:
+    path = file_of("metrics.jsonl", root)
+    write_with_checksum(path, [{**record, "test_loss": 1e308} for record in documents(path)])
+    reason = read_all(root).unreadable[path.relative_to(root).as_posix()]
+    assert reason.startswith("record 1 must be a step and numbers up to 1e+300, got")
 
 
 def test_files_without_a_checksum_are_read_as_before(root: Path) -> None:

@@ -5,8 +5,9 @@
     kernels.request(structure)        compile it in the background, if there is a compiler
 
 A compiled kernel is stored in the user's cache folder, under the hash of its source, and found there by later
-processes. Only files that nobody else can write are loaded (`trust.py`). The interpreter and a kernel compute the same
-bits, so it does not matter when one takes over from the other.
+processes. Only files that nobody else can write are loaded (`trust.py`), and only if they are as they were written: a
+file that a power failure cut off would crash the process, so it is compiled again. The interpreter and a kernel compute
+the same bits, so it does not matter when one takes over from the other.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from aimopt.atomic_files import atomic_replacement
+from aimopt.atomic_files import atomic_replacement, write_atomically
 from aimopt.kernels.cpu.cpp_source import function, instance, is_vectorizable
 from aimopt.kernels.cpu.encode import Structure
 from aimopt.kernels.cpu.flags import FLAGS, ISA_FLAGS
@@ -32,6 +33,7 @@ from aimopt.messages.reason import Reason
 
 INCLUDED = ("codes.h", "elements.h", "elements.inc", "codes.inc")  # what the source of a kernel includes
 SECONDS = 120  # a compiler that takes longer is stopped
+FORMAT = "with a checksum"  # of a stored kernel; another one must not find these files
 SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were compiled earlier
 
 
@@ -52,7 +54,7 @@ class CompiledKernels:
             self._sought.add(structure.digest)
             with self._noting_failures(structure):
                 path = self._path(structure)
-                if path is not None and path.exists():
+                if path is not None and path.exists() and _is_whole(path):
                     self._load(structure.digest, path)
         return self._addresses.get(structure.digest)
 
@@ -93,7 +95,7 @@ class CompiledKernels:
         """Where the kernel of a structure is stored; None if it cannot be compiled."""
         if self.isa not in ISA_FLAGS or not is_vectorizable(structure) or os.environ.get(SWITCH) == "0":
             return None
-        texts = [source(structure), *FLAGS, *ISA_FLAGS[self.isa], *(_package_file(name) for name in INCLUDED)]
+        texts = [FORMAT, source(structure), *FLAGS, *ISA_FLAGS[self.isa], *(_package_file(name) for name in INCLUDED)]
         return cache_folder() / f"{sha256(chr(0).join(texts).encode()).hexdigest()[:32]}.so"
 
     def _compile(self, structure: Structure, path: Path, compiler: str) -> None:
@@ -104,8 +106,10 @@ class CompiledKernels:
             command = [compiler, *flags, str(code), "-o", str(compiled)]
             subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            content = compiled.read_bytes()
+            write_atomically(_checksum_file(path), sha256(content).hexdigest(), durable=False)  # before the kernel
             with atomic_replacement(path) as temporary_path:
-                shutil.copyfile(compiled, temporary_path)
+                temporary_path.write_bytes(content)
                 temporary_path.chmod(0o700)  # before it has its name, since others load it as soon as it has
             self._load(structure.digest, path)
 
@@ -122,6 +126,18 @@ class CompiledKernels:
             except (OSError, AttributeError) as error:
                 reason = Reason(f"{path} cannot be loaded ({error}); delete it")
         self.failures[digest] = reason
+
+
+def _checksum_file(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a stored kernel is as it was written."""
+    try:
+        return _checksum_file(path).read_bytes() == sha256(path.read_bytes()).hexdigest().encode()
+    except FileNotFoundError:
+        return False
 
 
 def source(structure: Structure) -> str:

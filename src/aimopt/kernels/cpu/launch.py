@@ -20,7 +20,7 @@ from aimopt.kernels.layout import INSTRUCTION_SETS
 from aimopt.kernels.program import Program, StepNumbers
 
 DEVICE = "cpu"
-HOT = 1 << 26  # elements: about a second of stepping, after which a compiler's second is well spent
+HOT = 1 << 26  # elements: about a second of stepping; the compiler takes about a second too
 
 
 class CpuStep:

@@ -2,7 +2,7 @@
 //
 // torch's Linux builds run on GNU OpenMP. A caller that asks the same copy of OpenMP for the same number of threads gets
 // the same threads; a second pool would compete with them for the cores. On other systems our own pool is used, which
-// sleeps between steps.
+// sleeps between steps. A forked process has it too: OpenMP would wait there for threads that only its parent has.
 
 #pragma once
 
@@ -29,9 +29,11 @@ struct OpenMp {
     using ThreadNumber = int (*)();
     Parallel parallel = nullptr;
     ThreadNumber number = nullptr;
+    int64_t owner = 0;  // the process that loaded it
 
     OpenMp() {
 #if defined(__linux__)
+        owner = getpid();
         parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
         number = reinterpret_cast<ThreadNumber>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
 #endif
@@ -112,7 +114,15 @@ inline void run_on_pool(Work work, void *data, int threads) {
     (*pool)->run(work, data);
 }
 
-inline bool shares_threads() { return OpenMp::loaded().parallel && OpenMp::loaded().number; }
+inline bool shares_threads() {
+    const OpenMp &openmp = OpenMp::loaded();
+    if (!openmp.parallel || !openmp.number) return false;
+#if defined(__linux__)
+    return openmp.owner == getpid();
+#else
+    return true;
+#endif
+}
 
 inline void run_parallel(Work work, void *data, int threads) {
     if (threads <= 1) {

@@ -41,7 +41,7 @@ def smaller(a, b):
 
 @triton.jit
 def power(a, b):
-    """A to the power of b, in float64: an error of b·log2(a) is an error of the exponent."""
+    """`a` to the power of b, in float64: an error of b·log2(a) is an error of the exponent."""
     base, exponent = a.to(tl.float64), b.to(tl.float64)
     magnitude = tl.exp2(exponent * tl.log2(tl.abs(base)))
     half = exponent * 0.5

@@ -92,6 +92,8 @@ class _StepTime(NamedTuple):
 def _reached(score: Measure, own: RunsBySeed, others: RunsBySeed, step_time: _StepTime | None) -> StepsToTarget:
     """The way of a contender to the final mean of the reference, `others`, which has the same seeds."""
     bands = _band(score, own), _band(score, others)
+    if not all(bands):
+        return StepsToTarget(None, None, None, None)
     target = bands[1][-1].mean
     steps, reference_steps = (
         steps_to_target([p.step for p in band], [p.mean for p in band], target, score.better) for band in bands
@@ -132,13 +134,14 @@ def _curve(measure: Measure, runs: RunsBySeed) -> Curve:
 
 
 def _band(measure: Measure, runs: RunsBySeed) -> list[Point]:
-    """Mean, lowest and highest value at the steps at which every run has a finite value."""
+    """Mean, lowest and highest value at the steps at which all of them are finite, and every run has a value."""
     by_run = [dict(run.curve(measure.key)) for run in runs.values()]
     points = []
     for step in by_run[0] if by_run else ():
         values = [curve.get(step, math.nan) for curve in by_run]
-        if all(map(math.isfinite, values)):
-            points.append(Point(step, sum(values) / len(values), min(values), max(values)))
+        mean = sum(values) / len(values)  # of large finite values it may be infinite
+        if all(map(math.isfinite, [*values, mean])):
+            points.append(Point(step, mean, min(values), max(values)))
     return points
 
 

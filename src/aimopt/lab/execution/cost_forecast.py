@@ -11,11 +11,13 @@ timed, with smaller batches or random data if need be: `step_timing.py`.
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aimopt.lab.execution.engines.local import worker_slots
 from aimopt.lab.execution.resources import Resources
 from aimopt.lab.execution.step_timing import StepTiming, time_steps
 from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
 from aimopt.lab.stats.tuning import Point
@@ -101,12 +103,17 @@ def _speed(config: RunConfig, settled: Mapping[str, Run], resources: Resources, 
     step, peak, state = timing.step_seconds, timing.peak_bytes, timing.state_bytes
     if known:
         step = statistics.median(run.history[-1]["seconds"] / run.history[-1]["step"] for run in known)
-        facts = [run.facts for run in known]
-        peak = max(int(fact.get("peak_bytes", 0)) for fact in facts)
-        state = max(4 * int(fact.get("parameters", 0)) + int(fact.get("state_bytes", 0)) for fact in facts)
+        peak = max(_recorded(run, "peak_bytes") for run in known)
+        state = max(4 * _recorded(run, "parameters") + _recorded(run, "state_bytes") for run in known)
         basis.insert(0, _explain_records(known))
     evaluation = timing.evaluation_seconds
     return _Speed(step, evaluation, (evaluation or 0.0) * timing.test_ratio, peak, state, tuple(basis))
+
+
+def _recorded(run: Run, fact: str) -> int:
+    """A number that a run recorded; 0 if it did not."""
+    value: Any = run.facts.get(fact)
+    return int(value) if is_number(value) else 0
 
 
 def _is_comparable(run: Run, config: RunConfig) -> bool:

@@ -9,7 +9,6 @@ not: all of its state is in the checkpoint, and the random numbers of a step are
 """
 
 import hashlib
-import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,6 +25,8 @@ from aimopt.lab.protocol.schema import fields, integer, list_of, map_of, number
 from aimopt.lab.protocol.task import Context, Training
 from aimopt.lab.protocol.user_code import explain
 from aimopt.lab.results import sessions
+from aimopt.lab.results.json_files import DamagedFile
+from aimopt.lab.results.run import LARGEST
 from aimopt.lab.results.store import ClaimLost, RunWriter, Store
 from aimopt.measure.memory import peak_bytes, reset_peak
 
@@ -47,7 +48,7 @@ class Stopped(Exception):
 
 
 class Diverged(Exception):
-    """A loss or a measure of the run is no longer finite."""
+    """A loss or a measure of the run is no longer finite, or nearly so."""
 
 
 # Errors during resumed training that do not show that the checkpoint is bad.
@@ -105,7 +106,7 @@ def record_failure(config: RunConfig, store: Store, reason: str) -> str:
                 writer.write_result("failed", reason, [], {})
             finally:
                 writer.release()
-    except (OSError, ClaimLost) as error:
+    except (OSError, ClaimLost, DamagedFile) as error:
         return f"{reason} ({explain(error)})"
     return reason
 
@@ -287,7 +288,7 @@ class TrainingLoop:
         if self._evaluation_due():
             record |= self.training.evaluate()
         for name, value in record.items():
-            if not math.isfinite(value):
+            if not abs(value) <= LARGEST:
                 raise Diverged(f"{name} was {value} at step {self.step}")
         self.history.append(record)
 

@@ -84,7 +84,7 @@ def _helpers(path: Path) -> dict[str, Path]:
         importer, file = waiting.pop()
         try:
             imports = list(_imports(ast.parse(file.read_bytes()), importer, file.name == "__init__.py"))
-        except (OSError, SyntaxError, ValueError):  # whoever loads the file says what is wrong
+        except (OSError, SyntaxError, ValueError):  # loading the file raises the error that says what is wrong
             continue
         for name in imports:
             file = path.parent.joinpath(*name.split("."))

@@ -1,4 +1,4 @@
-"""The reference of a comparison at other lengths, so that every difference can be told in steps.
+"""The reference of a comparison at other lengths, so that every difference can be stated in steps.
 
     study = compare("spirals", "mini")
     run(study, store="results")
@@ -9,7 +9,7 @@ Each length is a complete schedule with the options and the learning rate that t
 only the number of steps differs, and the warm-up in proportion. The comparison itself has the length 1. The rate is not
 searched again, so a length far from 1 shows the reference at a rate that may be too low or too high for it.
 
-`companion_runs` finds such runs again, whoever made them.
+`companion_runs` finds such runs again, whichever study made them.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.schema import is_number
 from aimopt.lab.protocol.search import with_options
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
@@ -81,7 +82,8 @@ def companion_runs(config: RunConfig, runs: Mapping[str, Run]) -> dict[int, dict
 
 
 def _scaled(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    scaled = {name: round(settings[name] * factor) for name in SCALED if settings.get(name)}
+    numbers = {name: settings[name] for name in SCALED if is_number(settings.get(name)) and settings[name]}
+    scaled = {name: round(value * factor) for name, value in numbers.items()}
     return {name: max(1, value) for name, value in scaled.items()}
 
 

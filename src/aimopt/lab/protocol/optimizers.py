@@ -37,18 +37,18 @@ Model = nn.Module | Iterable[tuple[str, Tensor]]  # parameters with their names,
 HYBRID = "Hybrid"
 # The options that a hybrid has besides those of the optimizer of its matrices.
 REST, REST_OPTIONS, SPLIT_FUSED = "rest", "rest_options", "split_fused"
-OF_HYBRIDS = (REST, REST_OPTIONS, SPLIT_FUSED)
+HYBRID_OPTIONS = (REST, REST_OPTIONS, SPLIT_FUSED)
 DECAY = "weight_decay"
 
 
-class Named(NamedTuple):
+class NamedOptimizer(NamedTuple):
     """An optimizer and the options that it is given."""
 
     name: str
     options: Mapping[str, Any]
 
 
-def from_text(text: str) -> Named:
+def from_text(text: str) -> NamedOptimizer:
     """An optimizer from a text: `Mine`, `Mine(weight_decay=0.1)`, `torch.optim:AdamW(betas=(0.9, 0.95))`."""
     name, bracket, rest = text.partition("(")
     try:
@@ -59,7 +59,7 @@ def from_text(text: str) -> Named:
         assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
     except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
         raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
-    return Named(canonical(name.strip()), options)
+    return NamedOptimizer(canonical(name.strip()), options)
 
 
 def canonical(name: str) -> str:
@@ -78,7 +78,7 @@ def known_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in options.items() if option in parameters}
 
 
-def rest_of(name: str, options: Mapping[str, Any]) -> Named | None:
+def rest_of(name: str, options: Mapping[str, Any]) -> NamedOptimizer | None:
     """The optimizer of all that is no matrix, if the named one takes only matrices; otherwise None."""
     if not _takes_only_matrices(name, options):
         return None
@@ -96,7 +96,7 @@ def rest_of(name: str, options: Mapping[str, Any]) -> Named | None:
     chosen = {**rest.options, **further}
     if _takes_only_matrices(rest.name, chosen):
         raise ValueError(f"{name}: rest={rest.name!r} takes only matrices, too; choose one such as {usual.__name__}")
-    return Named(rest.name, chosen)
+    return NamedOptimizer(rest.name, chosen)
 
 
 def with_usual(name: str, usual: Callable[[str], Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def resolved(name: str, usual: Mapping[str, Any], options: Mapping[str, Any]) ->
     rest = rest_of(name, given)
     if rest is None:
         return _with_defaults(name, given)
-    own_options = {option: value for option, value in given.items() if option not in OF_HYBRIDS}
+    own_options = {option: value for option, value in given.items() if option not in HYBRID_OPTIONS}
     complete = _with_defaults(name, {**matched_rms(_class(name)), **own_options})
     shared = {DECAY: complete[DECAY]} if DECAY in complete else {}
     return {
@@ -189,7 +189,7 @@ def make(name: str, model: Model, *, lr: float, options: Mapping[str, Any]) -> t
     return built
 
 
-def _make_hybrid(name: str, model: Model, rest: Named, lr: float, options: Mapping[str, Any]) -> AIM:
+def _make_hybrid(name: str, model: Model, rest: NamedOptimizer, lr: float, options: Mapping[str, Any]) -> AIM:
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"{name} takes only matrices, and the types of layers decide which parameters are matrices; let the task "
@@ -206,7 +206,7 @@ def _make_hybrid(name: str, model: Model, rest: Named, lr: float, options: Mappi
         matrix_weight_decay=matrix_decay,
         decay_all=True,
         split_fused=options.get(SPLIT_FUSED, False),
-        matrix_options={option: value for option, value in options.items() if option not in (DECAY, *OF_HYBRIDS)},
+        matrix_options={option: value for option, value in options.items() if option not in (DECAY, *HYBRID_OPTIONS)},
         rest_options=rest_options,
     )
 
@@ -287,8 +287,8 @@ def _takes_only_matrices(name: str, options: Mapping[str, Any]) -> bool:
     optimizer = _class(name)
     if not issubclass(optimizer, AIM):
         return False
-    own_options = {option: value for option, value in _with_tuples(options).items() if option not in OF_HYBRIDS}
-    for attempt in (own_options, {}):  # whoever builds the optimizer says what is wrong with the options
+    own_options = {option: value for option, value in _with_tuples(options).items() if option not in HYBRID_OPTIONS}
+    for attempt in (own_options, {}):  # building the optimizer later says what is wrong with the options
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # this learning rate is not the run's

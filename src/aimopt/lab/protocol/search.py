@@ -21,6 +21,7 @@ from aimopt.lab.stats.tuning import Point, Span, points
 
 MOMENTUM_SPAN = (0.5, 0.02)  # of 1 − β1; the points are even in its logarithm
 DECAY_SPAN = 8.0  # from an eighth of the usual weight decay to eight times it
+MAX_TRIALS = 10_000  # points or seeds of a study; more would be a mistake, and would take hours to list
 SHAPE = fields({"points": integer(1), "seeds": list_of(integer(0))})
 
 
@@ -36,6 +37,11 @@ class Search:
             raise ValueError(
                 f"a search needs at least one point and different tuning seeds, got points={self.points} and "
                 f"seeds={self.seeds}"
+            )
+        if max(self.points, len(self.seeds)) > MAX_TRIALS:
+            raise ValueError(
+                f"a search may have {MAX_TRIALS} points and tuning seeds at most, got points={self.points} and "
+                f"{len(self.seeds)} seeds"
             )
 
     def points_of(self, usual_rate: float, options: Mapping[str, Any], tuned: Sequence[str]) -> list[Point]:

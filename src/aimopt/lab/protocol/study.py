@@ -11,6 +11,7 @@ learning rate of the final runs; with `looks`, seeds are added until a contender
     search=Search(), looks=(5, 10, 20, 40)     in rounds and looks: stats/tuning.py and sequential.py have the rules
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -37,8 +38,8 @@ from aimopt.lab.protocol.schema import (
     optional,
     text,
 )
+from aimopt.lab.protocol.search import MAX_TRIALS, Search, check_tuned, search_from, with_options
 from aimopt.lab.protocol.search import SHAPE as SEARCH
-from aimopt.lab.protocol.search import Search, check_tuned, search_from, with_options
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
 from aimopt.lab.stats.tuning import Point, PointChoice
@@ -135,7 +136,7 @@ class Study:
 
     def __post_init__(self) -> None:
         labels = [contender.label for contender in self.contenders]
-        duplicate = next((label for label in labels if labels.count(label) > 1), None)
+        duplicate = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
         if duplicate is not None:
             raise ValueError(f"two contenders are called {duplicate!r}; give them different labels")
         for name in (self.reference, self.rate_of, self.subject):
@@ -362,6 +363,8 @@ def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
     if not all(has_type(rate, float) and rate > 0 for rate in grid):
         raise ValueError(f"grid must be positive numbers, got {grid}")
     for name, values in (("seeds", seeds), ("grid", grid)):
+        if len(values) > MAX_TRIALS:
+            raise ValueError(f"{name} has {len(values)} numbers, and may have {MAX_TRIALS} at most; leave some out")
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{name} must be one or more different numbers, got {values}")
 

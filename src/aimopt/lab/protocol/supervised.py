@@ -11,7 +11,7 @@
 
 The default loss is cross-entropy. The examples of a step depend only on the seed and the step. An epoch is a
 permutation of the training set; an incomplete last batch is dropped. A run evaluates the test set only after its last
-step: nothing before uses it, and a test set that is large enough to tell optimizers apart takes time.
+step: nothing before uses it, and a test set that is large enough to distinguish optimizers takes time.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from aimopt.lab.protocol.randomness import generator, seed_everything
 from aimopt.lab.protocol.task import Context, Measure, Task
 
 Batch = tuple[Tensor, ...]
-NOISE_PARTS = 50  # of the test set, from which its noise is computed; it is then known to a tenth
+NOISE_PARTS = 50  # parts of the test set from which its noise is estimated, with an error of about a tenth
 FEWEST_PARTS = 10
 NOISE_EXAMPLES = 2000  # at most, so that a large test set is not evaluated twice
 
@@ -225,7 +225,7 @@ class SupervisedTraining:
 
     @torch.no_grad()
     def test_without_parts(self) -> dict[str, list[float]]:
-        """Per test measure, its values without each of several parts of the test set: they tell its noise.
+        """Per test measure, its values without each of several parts of the test set: they show its noise.
 
         Examples are taken to be independent of each other. Some of them are cut into parts at random, the same parts in
         every run. The values are spread as if the parts made up the whole test set, so that their jackknife error is

@@ -125,7 +125,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in LOCAL:
             self.send_error(HTTPStatus.FORBIDDEN, "use 127.0.0.1 or localhost")
             return
-        name = unquote(urlsplit(self.path).path).lstrip("/") or "index.html"
+        try:
+            name = unquote(urlsplit(self.path).path).lstrip("/") or "index.html"
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST, "the address cannot be read")
+            return
         try:
             if name == "index.html":
                 self.server.refresh()

@@ -14,8 +14,10 @@ silent, because clocks jump. A claim that looks old, or has a time in the future
 a living holder updates it within that time.
 """
 
+import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -32,6 +34,8 @@ STALE_SECONDS = 60.0  # without an update, after which another process may take 
 FUTURE_SECONDS = 5.0  # by which the time of a claim may lie in the future: file servers round
 WATCHED_HEARTBEATS = 2.5  # how long a claim with a doubtful time is watched
 CLAIM_SHAPE = fields({"token": text, "host": text, "pid": integer(1)})
+CLAIM_NAME = re.compile(r"claim\.([1-9][0-9]{0,8})")
+LAST_NUMBER = 10**9 - 1  # of a claim; a store from someone else may contain any file name
 
 
 class Holder(NamedTuple):
@@ -69,6 +73,8 @@ class Claim:
         number, holder = _highest_claim(folder)
         if _seems_alive(folder, number, holder) or (holder is not None and _gives_heartbeat(folder, number, holder)):
             return None
+        if number == LAST_NUMBER:
+            raise json_files.DamagedFile(folder / f"claim.{number}", "no claim can follow it; delete it")
         token = uuid.uuid4().hex
         content = {"token": token, "host": _host(), "pid": os.getpid()}
         try:
@@ -97,8 +103,10 @@ class Claim:
         """Stop the heartbeats and delete the claim."""
         self.released.set()
         self.heartbeat.join()
-        for number in range(1, self.number + 1):  # older claims must not become valid again
-            (self.folder / f"claim.{number}").unlink(missing_ok=True)
+        for number in _claim_numbers(self.folder):
+            if number <= self.number:  # older claims must not become valid again
+                with contextlib.suppress(IsADirectoryError, PermissionError):  # a folder of this name is no claim
+                    (self.folder / f"claim.{number}").unlink(missing_ok=True)
 
     def _send_heartbeats(self) -> None:
         while not self.released.wait(HEARTBEAT_SECONDS):
@@ -131,8 +139,13 @@ def describe_holder(folder: Path) -> Holder | None:
     return Holder(host.partition(" ")[0], claimed.get("pid"), here, alive, max(0.0, silent))
 
 
+def _claim_numbers(folder: Path) -> list[int]:
+    names = (CLAIM_NAME.fullmatch(path.name) for path in folder.glob("claim.*"))
+    return [int(name[1]) for name in names if name is not None]
+
+
 def _highest_claim(folder: Path) -> tuple[int, dict[str, Any] | None]:
-    numbers = [int(path.suffix[1:]) for path in folder.glob("claim.*") if path.suffix[1:].isdecimal()]
+    numbers = _claim_numbers(folder)
     return (max(numbers), _read_claim(folder, max(numbers)) or {}) if numbers else (0, None)
 
 

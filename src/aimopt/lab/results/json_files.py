@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 CHECKSUM_FIELD = b',\n "sha256": "'
 END = b'"\n}\n'
+MAX_BYTES = 1 << 29  # of a JSON file: millions of records; a sparse file may claim more than the memory can hold
 T = TypeVar("T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -47,14 +48,16 @@ def read(path: Path | str, parse: Callable[[Any], T]) -> T:
         raise DamagedFile(path, str(error)) from None
 
 
-def read_bytes(path: Path | str) -> bytes:
-    """The content of a regular file. A foreign store may contain pipes and devices, which would block for ever."""
+def read_bytes(path: Path | str, max_bytes: float = MAX_BYTES) -> bytes:
+    """The content of a regular file. A foreign store may contain pipes and devices, which would block forever."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             info = os.fstat(file)
             if not stat.S_ISREG(info.st_mode):
                 raise DamagedFile(path, "it is not a regular file")
+            if info.st_size > max_bytes:
+                raise DamagedFile(path, f"it has {info.st_size:,} bytes, more than the {max_bytes:,} that are read")
             content = os.read(file, info.st_size)
             while len(content) < info.st_size and (more := os.read(file, info.st_size - len(content))):
                 content += more

@@ -19,6 +19,7 @@ from aimopt.messages.clean_text import one_line
 
 # `running` includes runs that were interrupted and wait to be resumed. Only `failed` runs are tried again.
 Status = Literal["finished", "diverged", "failed", "running"]
+LARGEST = 1e300  # a larger loss or measure counts as divergence: sums of such numbers are infinite
 SCORED = 3  # the score of a learning rate is the mean of this many last values
 
 

@@ -17,7 +17,7 @@ from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.schema import Shape, fields, integer, is_number, list_of, map_of, number, one_of, plain, text
 from aimopt.lab.results import json_files
 from aimopt.lab.results.json_files import DamagedFile
-from aimopt.lab.results.run import Run
+from aimopt.lab.results.run import LARGEST, Run
 
 _SESSION = fields(
     {},
@@ -88,9 +88,11 @@ def _records(lines: bytes) -> list[dict[str, float]]:
     """One record per logged step."""
     records: list[dict[str, float]] = json_files.parse_json(b"[" + b",".join(lines.splitlines()) + b"]")
     for index, record in enumerate(records):
-        is_numeric = type(record) is dict and all(map(is_number, record.values()))
+        is_numeric = type(record) is dict and all(is_number(x) and abs(x) <= LARGEST for x in record.values())
         if not is_numeric or type(record.get("step")) is not int or record["step"] < 0:
-            raise ValueError(f"record {index + 1} must be a step and finite numbers, got {reprlib.repr(record)}")
+            raise ValueError(
+                f"record {index + 1} must be a step and numbers up to {LARGEST:g}, got {reprlib.repr(record)}"
+            )
     return records
 
 

@@ -30,6 +30,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
@@ -266,16 +267,15 @@ class RunWriter:
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint. One that cannot be read is renamed, and the run starts from the beginning."""
-        path = self._folder / "checkpoint.pt"
-        if not path.exists():
-            return None
         try:
-            content = BytesIO(path.read_bytes())
+            content = BytesIO(json_files.read_bytes(self._folder / "checkpoint.pt", math.inf))
             damaged = zipfile.ZipFile(content).testzip()  # torch.load does not verify the checksums
             if damaged is not None:
                 raise ValueError(f"the checksum of {damaged} is wrong")
             content.seek(0)
             return torch.load(content, weights_only=True, map_location="cpu")
+        except FileNotFoundError:
+            return None
         except Exception as error:  # torch.load raises all errors of the unpickler and the archive reader
             self.discard_checkpoint(error)
             return None

@@ -75,7 +75,7 @@ def _crossing(lengths: list[int], scores: Floats) -> Floats:
     at = np.log(lengths)
     grid = np.linspace(at[0], at[-1], GRID)
     curves = PchipInterpolator(at, _isotonic(scores[:, :-1]), axis=1)(grid)
-    rounding = 1e-12 * np.abs(scores).max(1)  # whoever is as good as the longest schedule is not beyond it
+    rounding = 1e-12 * np.abs(scores).max(1)  # a value as good as that of the longest schedule is not beyond it
     return np.exp(steps_to_targets(grid, curves, scores[:, -1] - rounding, "higher"))
 
 

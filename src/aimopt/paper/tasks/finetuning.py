@@ -6,7 +6,7 @@
 The miniature's model knows its domain: it was trained on encyclopedia articles with their markup, and is fine-tuned on
 articles without. `prepare` pretrains it once, in two to three minutes on one core, and keeps its weights in the cache.
 They depend on the settings of `PRETRAINING` alone, up to the rounding of another processor or version of torch.
-`checksum` includes them, so that runs from other weights are told apart.
+`checksum` includes them, so that runs from other weights can be distinguished.
 """
 
 import dataclasses

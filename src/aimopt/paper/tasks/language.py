@@ -180,7 +180,7 @@ class WikitextGPT2(Language):
             attn_pdrop=self.dropout,
             initializer_range=self.initial_std,
             activation_function="gelu_pytorch_tanh",  # GPT-2's own function, in one operation instead of eight
-            **PLAIN,
+            **SHARED_CONFIG,
         )
         return transformers.GPT2LMHeadModel(config)
 
@@ -287,13 +287,13 @@ class FinewebQwen(Language):
             initializer_range=self.initial_std,
             rope_parameters={"rope_type": "default", "rope_theta": self.rope_base},
             tie_word_embeddings=True,
-            **PLAIN,
+            **SHARED_CONFIG,
         )
         return transformers.Qwen2ForCausalLM(config)
 
 
 # No cache of keys and values. No special tokens: only generation needs them, and a small vocabulary may not have them.
-PLAIN: Mapping[str, Any] = {
+SHARED_CONFIG: Mapping[str, Any] = {
     "attn_implementation": "sdpa",
     "use_cache": False,
     "bos_token_id": None,

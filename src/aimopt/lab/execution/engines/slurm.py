@@ -4,10 +4,10 @@
     Resources(slurm={"cluster": "local"})           processes of this machine instead of Slurm
 
 The options are those of sbatch as submitit spells them; `time` is in minutes. GPUs that are requested by such an option
-are used as well (`GPU_OPTIONS`). A job that is preempted or out of time
-writes a checkpoint and is queued again, so a run may take longer than one job. When the engine is left, its jobs are
-cancelled; as after any `scancel`, a running job has the half minute that Slurm usually leaves it to write a checkpoint.
-Jobs outlive an engine that is killed. Whether a job died without a message is known from Slurm's accounting, `sacct`.
+are used as well (`GPU_OPTIONS`). A job that is preempted or out of time writes a checkpoint and is queued again, so a
+run may take longer than one job. When the engine is left, its jobs are cancelled; as after any `scancel`, a running job
+has about half a minute to write a checkpoint. Jobs outlive an engine that is killed. Whether a job died without a
+message is known from Slurm's accounting, `sacct`.
 """
 
 import collections
