@@ -1,6 +1,7 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
 from collections.abc import Callable, Sequence
+from inspect import isabstract
 from types import NoneType
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import Geometry, is_finite
+from aimopt.parts.component import Component, Geometry, is_finite
 from aimopt.parts.composition import AXES, Parts
 from aimopt.parts.decays import DECOUPLED_KEY
 from aimopt.step.evaluation import TRAIN_MODE
@@ -71,6 +72,15 @@ def check_closure(closure: Callable[[], Any] | None, groups: Sequence[Gathered],
 def _moves_nothing(group: Gathered) -> bool:
     """Whether neither parameters nor gradients would change: the learning rate and all gradients are zero."""
     return float(group.group["lr"]) == 0 and not any(local_part(grad).any() for grad in group.grads)
+
+
+def check_callable(closure: Any, optimizer: str) -> None:
+    """Refuse a closure that cannot be called."""
+    if not callable(closure):
+        raise TypeError(
+            f"{optimizer}.step: closure must be a function that computes the loss and returns it, got a "
+            f"{type(closure).__name__}; after loss.backward() write step() alone"
+        )
 
 
 def check_step_values(group: dict[str, Any]) -> None:
@@ -138,11 +148,22 @@ def check_part(part: Any, axis: str) -> Any:
     """Refuse a value that is not a part of this axis, or a part with a field that a group uses otherwise."""
     base = AXES[axis]
     if not isinstance(part, base):
-        raise ValueError(f"{axis} must be a {base.__name__}, such as those in aimopt, got {part!r}")
+        raise ValueError(f"{axis} must be a {base.__name__}{_instead_of_part(part, base)}")
     for name in part.hyperparameters():
         if name in RESERVED_KEYS and not (axis == "decay" and name == "weight_decay"):
             raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
     return part
+
+
+def _instead_of_part(given: Any, base: type[Component]) -> str:
+    """What is wrong with a value that is no part of an axis, and what to write."""
+    if isinstance(given, type) and issubclass(given, Component):
+        return f", got the class {given.__name__}; write {given.__name__}(…)"
+    if isinstance(given, Component):
+        name = type(given).__name__
+        return f", and {name} is a {given.axis}; write {given.axis}={name}(…)"
+    examples = [name for name, part in sorted(base.registry.items()) if not isabstract(part)][:2]
+    return f", such as {' or '.join(f'aimopt.{name}' for name in examples)}, got {given!r}"
 
 
 def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:

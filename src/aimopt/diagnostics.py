@@ -42,8 +42,11 @@ class Diagnostics:
     """The sums of the last observed step, per parameter group."""
 
     def __init__(self, optimizer: "AIM", every: int = 1, log: Log | None = None):
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every!r}")
+        called = "watch" if log is None else "log_to"
+        if not hasattr(optimizer, "observers"):
+            raise TypeError(f"{called}: it takes an optimizer of this package, got {type(optimizer).__name__}")
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"{called}: every must be at least 1, and a whole number, got {every!r}")
         self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False
@@ -159,4 +162,6 @@ def log_to(optimizer: "AIM", log: Log, every: int = 100) -> Diagnostics:
 
     With sharded parameters call it on all ranks, and give those that do not log a function that does nothing.
     """
+    if not callable(log):
+        raise TypeError(f"log_to: log must be a function of (tag, value, step), such as writer.add_scalar, got {log!r}")
     return Diagnostics(optimizer, every, log)

@@ -112,6 +112,11 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
         split_fused: whether matrices that a layer keeps in one tensor (queries, keys and values; the gates of an LSTM;
             gate and up projections) are orthogonalized separately.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            "groups.split: the types of layers decide what their parameters are, so pass the model; got a "
+            f"{type(model).__name__}"
+        )
     modules = dict(model.named_modules(remove_duplicate=False))
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in modules.items():
