@@ -75,7 +75,7 @@ def run_example(name: str, arguments: list[str]) -> str:
 
     def destroy_after_a_look() -> None:
         # If a DDP model holds the last reference to the group, gloo's threads are joined by a thread that has Python's
-        # lock, and one of them may wait for it: the rank hangs in one of about 20 runs.
+        # lock, and one of them may wait for it: then the rank hangs.
         outliving.extend(x for x in gc.get_objects() if type(x) is torch.nn.parallel.DistributedDataParallel)
         destroy()
 

@@ -137,8 +137,9 @@ def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
             raise ValueError(
                 f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
                 f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
-                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine (DeepSpeed "
-                "and FSDP1 flatten all parameters: matrices need FSDP2, fully_shard, or DDP)"
+                "such parameters to another optimizer, with aimopt.create('hybrid', model, …), or with "
+                "aimopt.groups.split and aimopt.groups.combine (DeepSpeed and FSDP1 flatten all parameters: matrices "
+                "need FSDP2, fully_shard, or DDP)"
             )
         if reason := geometry.why_unfit(p.shape):
             raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")
