@@ -6,7 +6,7 @@ import re
 import runpy
 import sys
 from contextlib import redirect_stdout
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import aimopt
+from aimopt.optimizers import class_of
 from distributed_checks import CHECKS, run_checks
 from model_checks import (
     FSDP2_RUNS,
@@ -25,6 +26,7 @@ from model_checks import (
     tiny_model,
     whole_parameters,
 )
+from optimizer_driver import NEEDS_MATRICES
 from process_world import run_world
 
 pytestmark = pytest.mark.xdist_group("distributed")  # all in one worker: the processes are started once
@@ -51,8 +53,23 @@ def radar_in_8_bits(model: torch.nn.Module) -> Any:
     return aimopt.RADAR(model.parameters(), lr=0.01, state_dtype="int8")
 
 
+def named(name: str, model: torch.nn.Module) -> Any:
+    """An optimizer by its name, with RADAR for the vectors if it takes matrices alone."""
+    Optimizer: Any = class_of(name)
+    if name not in NEEDS_MATRICES:
+        return Optimizer(model.parameters(), lr=0.01)
+    weights, biases = ([p for p in model.parameters() if p.ndim == ndim] for ndim in (2, 1))
+    return aimopt.groups.combine(Optimizer(weights, lr=0.01), aimopt.RADAR(biases, lr=0.01))
+
+
 @pytest.mark.parametrize(
-    ("build", "width"), [(three_matrix_geometries, 8), (radar_in_bfloat16, 8), (radar_in_8_bits, 128)]
+    ("build", "width"),
+    [
+        (three_matrix_geometries, 8),
+        (radar_in_bfloat16, 8),
+        (radar_in_8_bits, 128),
+        *(pytest.param(partial(named, name), 8, id=name, marks=pytest.mark.nightly) for name in aimopt.available()),
+    ],
 )
 def test_a_run_is_continued_on_another_number_of_ranks(build: Any, width: int, tmp_path: Path) -> None:
     for i, ranks in enumerate((4, 2, 1, 2, 4)):
