@@ -35,12 +35,20 @@ def wrap(model: nn.Sequential, scheme: str, device_type: str) -> nn.Module:
 
 
 def main() -> None:
-    """Train a small network to imitate another one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scheme", choices=("ddp", "fsdp2", "hsdp"), default="fsdp2")
     parser.add_argument("--steps", type=int, default=40)
     arguments = parser.parse_args()
     dist.init_process_group()  # NCCL for tensors on GPUs, gloo for those on the CPU
+    losses = train(arguments.scheme, arguments.steps)
+    if dist.get_rank() == 0:
+        print(f"{arguments.scheme} on {dist.get_world_size()} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    # The model is gone by now: one with DDP that outlives its process group may hang (docs/distributed.md says why).
+    dist.destroy_process_group()
+
+
+def train(scheme: str, steps: int) -> list[float]:
+    """Train a small network to imitate another one; the losses."""
     if torch.cuda.is_available():
         torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -48,7 +56,7 @@ def main() -> None:
     torch.manual_seed(0)
     teacher = nn.Linear(16, 4, device=device)
     network = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4)).to(device)
-    model = wrap(network, arguments.scheme, device.type)
+    model = wrap(network, scheme, device.type)
 
     # The optimizer is made after the model is wrapped: it then gets the shards.
     split = aimopt.groups.split(model)
@@ -59,7 +67,7 @@ def main() -> None:
 
     torch.manual_seed(1 + dist.get_rank())
     losses = []
-    for _ in range(arguments.steps):
+    for _ in range(steps):
         x = torch.randn(32, 16, device=device)
         loss = (model(x) - teacher(x).detach()).square().mean()
         optimizer.zero_grad()
@@ -67,9 +75,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
-    if dist.get_rank() == 0:
-        print(f"{arguments.scheme} on {dist.get_world_size()} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
-    dist.destroy_process_group()
+    return losses
 
 
 if __name__ == "__main__":

@@ -13,8 +13,18 @@ import aimopt
 
 
 def main() -> None:
-    """Train a small network to imitate another one."""
     dist.init_process_group()
+    losses, here = train()
+    if dist.get_rank() == 0:
+        print(
+            f"ZeRO on {dist.get_world_size()} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {here} tensors of state"
+        )
+    # The model is gone by now: one with DDP that outlives its process group may hang (docs/distributed.md says why).
+    dist.destroy_process_group()
+
+
+def train() -> tuple[list[float], int]:
+    """Train a small network to imitate another one; the losses, and the number of state tensors on this rank."""
     if torch.cuda.is_available():
         torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -35,12 +45,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    here = sum(len(state) for state in optimizer.optim.state.values())
-    if dist.get_rank() == 0:
-        print(
-            f"ZeRO on {dist.get_world_size()} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {here} tensors of state"
-        )
-    dist.destroy_process_group()
+    return losses, sum(len(state) for state in optimizer.optim.state.values())
 
 
 if __name__ == "__main__":

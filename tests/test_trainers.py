@@ -27,7 +27,8 @@ QUICK = {
 NIGHTLY = {
     "deepspeed_zero": (
         "deepspeed",
-        r"RADAR, ZeRO stage 3: loss 8.\d+ → 0.\d+\n(.*\n)*hybrid, ZeRO stage 0: .*\n(.*\n)*.*Spectral takes matrices",
+        r"RADAR, ZeRO stage 0: (loss 8.\d+ → 0.\d+)\n(.*\n)*RADAR, ZeRO stage 1: \1\n(.*\n)*RADAR, ZeRO stage 2: \1\n"
+        r"(.*\n)*RADAR, ZeRO stage 3: \1\n(.*\n)*hybrid, ZeRO stage 0: .*\n(.*\n)*.*Spectral takes matrices",
     ),
     "lightning_module": ("lightning", r"Automatic .* → 0.\d+\n(.*\n)*Manual .* → 0.\d+"),
     "optuna_search": ("optuna", r"best of 12: lr 0.0\d+, loss 0.\d+"),

@@ -28,7 +28,7 @@ from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.choice import GroupKernels
 from aimopt.kernels.memory import CheckedGroup
-from aimopt.messages.calling import naming, with_named_errors
+from aimopt.messages.calling import naming, naming_errors, with_named_errors
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
 from aimopt.parts.composition import Parts
 from aimopt.parts.corrections import Direct
@@ -100,9 +100,7 @@ class AIM(Optimizer):
         defaults = {"lr": lr, **parts.to_group(), **options, "skipped_steps": 0, TRAIN_MODE: True}
         self.observers: list[Diagnostics] = []
         self._reset_caches()
-        if isinstance(params, (list, tuple)) and not params:
-            params = [{"params": []}]  # one side of a hybrid may be empty; an exhausted iterator is a mistake
-        super().__init__(params, defaults)
+        super().__init__(new_groups.listed_params(params), defaults)
 
     def _reset_caches(self) -> None:
         self._kernels = GroupKernels(type(self).__name__)
@@ -118,11 +116,10 @@ class AIM(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. It may have its own parts (`geometry=Spectral()`) and its own hyperparameters."""
-        if not isinstance(param_group, dict):
-            raise TypeError(f"a parameter group must be a dict with the key 'params', got {type(param_group).__name__}")
         count = len(self.param_groups)
         try:
-            group, warning = new_groups.complete_group(param_group, self.defaults)
+            group = new_groups.check_group_params(param_group, self.param_groups, self.defaults["differentiable"])
+            group, warning = new_groups.complete_group(group, self.defaults)
             if warning:
                 warnings.warn(f"{type(self).__name__}: {warning}", stacklevel=2)
             names = {*group}
@@ -133,7 +130,7 @@ class AIM(Optimizer):
             self._warn_about_ell(self.param_groups[-1], Parts.from_group(self.param_groups[-1]))
         except BaseException as error:
             del self.param_groups[count:]
-            if isinstance(error, ValueError):
+            if isinstance(error, (TypeError, ValueError)):
                 error.args = (naming(type(self), str(error)),)
             raise
 
@@ -159,6 +156,7 @@ class AIM(Optimizer):
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             loss = None
             if closure is not None:
+                checks.check_callable(closure, type(self).__name__)
                 with torch.enable_grad():
                     loss = closure()
             if self._in_backward is not None:
@@ -404,10 +402,11 @@ class AIM(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this optimizer, or of another one with the same state (see `checkpoints`)."""
-        if not isinstance(state_dict, dict):
-            checkpoints.refuse_as_state_dict(state_dict)
-        with checkpoints.adapting(self):
-            super().load_state_dict(state_dict)
+        with naming_errors(f"{type(self).__name__}.load_state_dict"):
+            if not isinstance(state_dict, dict):
+                checkpoints.refuse_as_state_dict(state_dict)
+            with checkpoints.adapting(self):
+                super().load_state_dict(state_dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -19,6 +19,7 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -37,6 +38,7 @@ from aimopt.step.shards import local_part
 from aimopt.step.storage import is_expanded, why_too_short
 from aimopt.step.usable import DTYPES, why_not_coded, why_not_stored_in_8_bits
 
+_STRUCTURE = {"state", "param_groups"}
 _PARTS = Parts._fields
 _NEVER_ADOPTED = [name for name, option in OPTIONS.items() if option.adopted_from == "none"]
 _NOT_ADOPTED_FROM_OTHER_PARTS = [name for name, option in OPTIONS.items() if option.adopted_from != "any"]
@@ -127,15 +129,29 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
 
 def refuse_as_state_dict(value: Any) -> NoReturn:
     """Raise the error for a value that is not a state dict."""
-    keys = f"a dict with the keys {sorted(map(str, value))}" if isinstance(value, dict) else f"a {type(value).__name__}"
     raise ValueError(
-        f"pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'; got {keys}"
+        "pass what optimizer.state_dict() returned: a dict with the keys 'state' and 'param_groups'; got "
+        f"{_described(value)}"
     )
+
+
+def _described(value: Any) -> str:
+    """What a value is that is no state dict, and perhaps where the state dict is."""
+    if not isinstance(value, dict):
+        is_path = isinstance(value, (str, Path))
+        return f"a {type(value).__name__}{'; load a file with torch.load first' if is_path else ''}"
+    keys = f"a dict with the keys {sorted(map(str, value))}"
+    inside = [key for key, entry in value.items() if isinstance(entry, dict) and entry.keys() >= _STRUCTURE]
+    if inside:
+        return f"{keys}; pass its entry {inside[0]!r}"
+    if value and all(isinstance(entry, Tensor) for entry in value.values()):
+        return f"{keys}, all of them tensors: is it the state dict of a model?"
+    return keys
 
 
 def _check_structure(state_dict: Any) -> None:
     """Refuse a value that is not a state dict of any optimizer."""
-    if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
+    if not (isinstance(state_dict, dict) and state_dict.keys() >= _STRUCTURE):
         refuse_as_state_dict(state_dict)
     state, groups = state_dict["state"], state_dict["param_groups"]
     if not isinstance(state, dict):
@@ -298,7 +314,8 @@ def _check_names(
         problem = f"but not {missing[0]!r}" if missing else f"and {foreign[0]!r} has no meaning here"
         raise ValueError(
             f"the checkpoint's state of {name} has {sorted(map(str, saved))} {problem}: "
-            "this optimizer cannot continue the run of the optimizer that wrote it"
+            "this optimizer cannot continue the run of the optimizer that wrote it; continue with that one, or begin "
+            "with the weights alone"
         )
 
 

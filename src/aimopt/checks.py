@@ -1,6 +1,7 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import isabstract
 from operator import itemgetter
 from types import NoneType
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels import why_not_fused
-from aimopt.parts.component import Geometry, is_finite
+from aimopt.parts.component import Component, Geometry, is_finite
 from aimopt.parts.composition import AXES, Parts
 from aimopt.parts.decays import DECOUPLED_KEY, decay_kind
 from aimopt.step.evaluation import TRAIN_MODE
@@ -107,6 +108,15 @@ class GroupValues:
 _STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
 
 
+def check_callable(closure: Any, optimizer: str) -> None:
+    """Refuse a closure that cannot be called."""
+    if not callable(closure):
+        raise TypeError(
+            f"{optimizer}.step: closure must be a function that computes the loss and returns it, got a "
+            f"{type(closure).__name__}; after loss.backward() write step() alone"
+        )
+
+
 def check_step_values(group: dict[str, Any]) -> None:
     """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
     lr = group["lr"]
@@ -162,8 +172,9 @@ def _check_matrices(group: dict[str, Any], geometry: Geometry) -> None:
             raise ValueError(
                 f"{type(geometry).__name__} takes real matrices and convolution kernels, but "
                 f"{parameter_name(group, i)} has shape {tuple(p.shape)} and dtype {p.dtype}; give "
-                "such parameters to another optimizer, with aimopt.groups.split and aimopt.groups.combine (DeepSpeed "
-                "and FSDP1 flatten all parameters: matrices need FSDP2, fully_shard, or DDP)"
+                "such parameters to another optimizer, with aimopt.create('hybrid', model, …), or with "
+                "aimopt.groups.split and aimopt.groups.combine (DeepSpeed and FSDP1 flatten all parameters: matrices "
+                "need FSDP2, fully_shard, or DDP)"
             )
         if reason := geometry.why_unfit(p.shape):
             raise ValueError(f"{type(geometry).__name__} cannot step {parameter_name(group, i)}: {reason}")
@@ -173,11 +184,22 @@ def check_part(part: Any, axis: str) -> Any:
     """Refuse a value that is not a part of this axis, or a part with a field that a group uses otherwise."""
     base = AXES[axis]
     if not isinstance(part, base):
-        raise ValueError(f"{axis} must be a {base.__name__}, such as those in aimopt, got {part!r}")
+        raise ValueError(f"{axis} must be a {base.__name__}{_instead_of_part(part, base)}")
     for name in part.hyperparameters():
         if name in RESERVED_KEYS and not (axis == "decay" and name == "weight_decay"):
             raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
     return part
+
+
+def _instead_of_part(given: Any, base: type[Component]) -> str:
+    """What is wrong with a value that is no part of an axis, and what to write."""
+    if isinstance(given, type) and issubclass(given, Component):
+        return f", got the class {given.__name__}; write {given.__name__}(…)"
+    if isinstance(given, Component):
+        name = type(given).__name__
+        return f", and {name} is a {given.axis}; write {given.axis}={name}(…)"
+    examples = [name for name, part in sorted(base.registry.items()) if not isabstract(part)][:2]
+    return f", such as {' or '.join(f'aimopt.{name}' for name in examples)}, got {given!r}"
 
 
 def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:

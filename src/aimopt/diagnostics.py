@@ -42,13 +42,13 @@ class Diagnostics:
     """The sums of the last observed step, per parameter group."""
 
     def __init__(self, optimizer: "AIM", every: int = 1, log: Log | None = None):
-        name = "watch" if log is None else "log_to"
+        called = "watch" if log is None else "log_to"
         if not hasattr(optimizer, "observers"):
-            raise ValueError(f"{name} takes an optimizer of this package, got {type(optimizer).__name__}")
+            raise TypeError(f"{called}: it takes an optimizer of this package, got {type(optimizer).__name__}")
         if not isinstance(every, int) or every < 1:
-            raise ValueError(f"{name}: every must be a whole number ≥ 1, got {every!r}")
+            raise ValueError(f"{called}: every must be at least 1, and a whole number, got {every!r}")
         if log is not None and not callable(log):
-            raise ValueError(f"{name}: log must be a function of (tag, value, step), got {log!r}")
+            raise TypeError(f"{called}: log must be a function of (tag, value, step), got {log!r}")
         self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False
@@ -164,4 +164,6 @@ def log_to(optimizer: "AIM", log: Log, every: int = 100) -> Diagnostics:
 
     With sharded parameters call it on all ranks, and give those that do not log a function that does nothing.
     """
+    if not callable(log):
+        raise TypeError(f"log_to: log must be a function of (tag, value, step), such as writer.add_scalar, got {log!r}")
     return Diagnostics(optimizer, every, log)

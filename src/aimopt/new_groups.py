@@ -1,25 +1,103 @@
 """New parameter groups: what a user gives, completed with the parts and hyperparameters of its optimizer.
 
+listed_params(model.parameters())                                         a list, or what to write instead
 complete_group({"params": […], "lr": 1e-4}, optimizer.defaults)          the other values are the defaults
 complete_group({"params": […], "geometry": Spectral()}, …)               a part of its own, with its hyperparameters
 complete_group(another_optimizer.param_groups[0], …)                     all its parts are its own
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from aimopt import checkpoints
 from aimopt.checks import RESERVED_KEYS, SHARED_KEYS, check_part
-from aimopt.messages.spelling import suggestion
+from aimopt.messages.spelling import SYNONYMS, suggestion
 from aimopt.parts.composition import AXES, CYCLED, Parts
 from aimopt.parts.decays import DECOUPLED_KEY, chosen_decay
+from aimopt.step.gather import parameter_name
 
 _LATER_BETAS = "betas of groups added later"
+_TYPING_ERROR = 0.85  # the likeness of two names from which on one is the other, misspelled
+
+
+def listed_params(params: Any) -> list[Any]:
+    """The parameters or groups that a constructor was given. The errors are of torch's classes, and say what to do."""
+    if isinstance(params, Tensor):
+        raise TypeError(
+            "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+            f"{torch.typename(params)}; write [p] for one parameter p"
+        )
+    if isinstance(params, nn.Module):
+        raise TypeError(f"params must be parameters, got the module {type(params).__name__}; pass .parameters()")
+    if isinstance(params, (dict, str)) or not isinstance(params, Iterable):
+        one_group = isinstance(params, dict) and "params" in params
+        raise TypeError(
+            f"params must be an iterable of parameters or groups, got {_described(params)}; "
+            f"{'write [group] for one parameter group' if one_group else 'pass model.parameters()'}"
+        )
+    if isinstance(params, (list, tuple)) and not params:
+        return [{"params": []}]  # one side of a hybrid may be empty; an exhausted iterator is a mistake
+    listed = list(params)
+    if not listed:
+        raise ValueError(
+            "optimizer got an empty parameter list; if it came from an iterator that was used before, such as "
+            "model.parameters(), make a new one; if the whole model is frozen, there is nothing to train"
+        )
+    return listed
+
+
+def check_group_params(group: Any, others: Sequence[dict[str, Any]], differentiable: bool) -> dict[str, Any]:
+    """A group with its parameters as a list, or the error for what is no group, and no parameter for this optimizer."""
+    if not isinstance(group, dict):
+        raise TypeError(
+            f"a parameter group must be a dict with the key 'params', got {_described(group)}; write {{'params': …}}"
+        )
+    if "params" not in group:
+        raise ValueError(
+            f"a parameter group must have the key 'params', got {_described(group)}; write "
+            "{'params': model.parameters()}"
+        )
+    params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+    if isinstance(params, (set, str)) or not isinstance(params, Iterable):
+        return group  # torch has an error for these
+    params = list(params)
+    group_of = {id(p): i for i, other in enumerate(others) for p in other["params"]}
+    for i, given in enumerate(params):
+        named = isinstance(given, tuple) and len(given) == 2
+        p = given[1] if named else given
+        name = f"parameter {given[0]!r}" if named else parameter_name(group, i)
+        if not isinstance(p, Tensor):
+            raise TypeError(f"optimizer can only optimize Tensors, but {name} is {p!r}; pass model.parameters()")
+        if not (differentiable or p.is_leaf or p.retains_grad):
+            raise ValueError(
+                f"can't optimize a non-leaf Tensor: {name} is the result of {type(p.grad_fn).__name__}; pass the "
+                "parameters that it was computed from, or its .detach().requires_grad_()"
+            )
+        if id(p) in group_of:
+            raise ValueError(
+                f"some parameters appear in more than one parameter group: {name}, of shape {tuple(p.shape)}, is in "
+                f"group {group_of[id(p)]} too; give each parameter to one group"
+            )
+    return {**group, "params": params}
+
+
+def _described(value: Any) -> str:
+    """A value of a wrong type, in a message."""
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    article = "an" if kind[0] in "AEIOUaeiou" else "a"
+    if not isinstance(value, dict):
+        return f"{article} {kind}"
+    keys = [repr(key) for key in list(value)[:3]] + ["…"] * (len(value) > 3)
+    return f"{article} {kind} with the keys [{', '.join(keys)}]"
 
 
 def complete_group(given: dict[str, Any], defaults: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -78,15 +156,27 @@ def _adapted(group: dict[str, Any], parts: Parts) -> tuple[dict[str, Any], str |
     unread = [name for name in adapted if name not in read and name in _hyperparameter_names()]
     for name in unread:
         del adapted[name]
-    if not unread:
-        return adapted, None
     hyperparameters = sorted(read - {"params", "param_names", "skipped_steps", *Parts._fields})
+    if not unread:
+        return adapted, _warning_about_spelling(adapted, read, hyperparameters)
     names = " + ".join(type(part).__name__ for part in parts)
     values = ", ".join(f"{name}={group[name]!r}" for name in unread)
     return adapted, (
         f"a group sets {values}, which nothing reads in {names}, and which is left out; "
         f"{_instead(unread[0], hyperparameters)}"
     )
+
+
+def _warning_about_spelling(group: dict[str, Any], read: set[str], hyperparameters: Sequence[str]) -> str | None:
+    """The warning for a key that is nearly one of ours. All others are the user's own."""
+    for name in group:
+        if not isinstance(name, str) or name in read:
+            continue
+        likeness = {known: SequenceMatcher(None, name, known).ratio() for known in hyperparameters}
+        meant = SYNONYMS.get(name) or max(likeness, key=lambda known: likeness[known])
+        if meant in likeness and (name in SYNONYMS or likeness[meant] > _TYPING_ERROR):
+            return f"a group has {name}={group[name]!r}, which nothing reads; did you mean {meant!r}?"
+    return None
 
 
 def _instead(name: str, hyperparameters: Sequence[str]) -> str:

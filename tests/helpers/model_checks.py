@@ -27,6 +27,9 @@ from aimopt.step.shards import place_of
 from optimizer_driver import FUSED, NEEDS_MATRICES, count_paths
 from process_world import begin, grid
 
+# The FSDP2 of torch 2.6 can shard a model on CPUs, but not evaluate it there.
+FSDP2_RUNS = torch.__version__ >= "2.7"
+
 
 def tiny_model(width: int = 8) -> torch.nn.Module:
     torch.manual_seed(0)
@@ -73,7 +76,7 @@ def whole_parameters(model: torch.nn.Module) -> list[Tensor]:
 def check_models() -> None:
     """DDP, FSDP2 and HSDP on a model: the parameters and the clipped gradients' norms of one process."""
     world = dist.get_world_size()
-    meshes = {"FSDP2": init_device_mesh("cpu", (world,)), "HSDP": grid()}
+    meshes = {"FSDP2": init_device_mesh("cpu", (world,)), "HSDP": grid()} if FSDP2_RUNS else {}
     builders: dict[str, Any] = {o.__name__: o for o in NAMED if o.__name__ not in NEEDS_MATRICES} | {"hybrid": hybrid}
     for name, build in builders.items():
         for scheme in ("DDP", *meshes):

@@ -24,17 +24,21 @@ def combine(*optimizers: AIM) -> AIM:
     `momentum`, whichever a group has; if there are both, it writes `momentum` to all groups.
     """
     if not optimizers:
-        raise ValueError("groups.combine needs at least one optimizer, and got none")
+        raise ValueError(
+            "groups.combine: pass the optimizers to combine, as in groups.combine(Muon(…), RADAR(…)); got none"
+        )
     for optimizer in optimizers:
         if not isinstance(optimizer, AIM):
-            raise ValueError(f"groups.combine takes optimizers of this package, got {type(optimizer).__name__}")
+            raise ValueError(f"groups.combine: it takes optimizers of this package, got {_instead_of(optimizer)}")
         if optimizer.state:
-            name = type(optimizer).__name__
             raise ValueError(
-                f"groups.combine: {name} has stepped, and its state would be lost; call it before the first step"
+                f"groups.combine: {type(optimizer).__name__} has stepped, and state is not carried over; combine new "
+                "optimizers, before the first step"
             )
     if len({optimizer.defaults["differentiable"] for optimizer in optimizers}) > 1:
-        raise ValueError("groups.combine: differentiable=True must be that of all optimizers, or of none")
+        raise ValueError(
+            "groups.combine: some optimizers are differentiable=True and others are not; give all the same"
+        )
     groups = [dict(group) for optimizer in optimizers for group in optimizer.param_groups if group["params"]]
     if not groups:
         raise ValueError("groups.combine: the optimizers have no parameters; is the whole model frozen?")
@@ -50,10 +54,22 @@ def combine(*optimizers: AIM) -> AIM:
     return combined
 
 
+def _instead_of(given: Any) -> str:
+    """What was given in place of an optimizer of this package, and what to do."""
+    name = type(given).__name__
+    if isinstance(given, Optimizer):
+        ours = name in [relative.__name__ for relative in AIM.__subclasses__()]
+        return f"{name} of {type(given).__module__.rpartition('.')[0]}; make it with aimopt.{name if ours else 'AIM'}"
+    return f"{name}; pass optimizers, as in groups.combine(Muon(…), RADAR(…))"
+
+
 def explain(optimizer: Optimizer) -> str:
     """A table of the parameters of an optimizer: shape, geometry, learning rate, weight decay and kind of matrix."""
     if not isinstance(optimizer, Optimizer):
-        raise ValueError(f"groups.explain takes an optimizer, got {type(optimizer).__name__}")
+        raise TypeError(
+            f"groups.explain: it takes an optimizer, got {type(optimizer).__name__}; of a model, "
+            "groups.split(model).explain() says what would be done with each parameter"
+        )
     rows = [("parameter", "shape", "geometry", "lr", "decay", "stored as")]
     for index, group in enumerate(optimizer.param_groups):
         geometry = group.get("geometry", type(optimizer).__name__)

@@ -114,7 +114,10 @@ def split(model: nn.Module, *, head: str | None = None, rules: Sequence[Rule] = 
             gate and up projections) are orthogonalized separately.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"groups.split takes the model, a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(
+            "groups.split: the types of layers decide what their parameters are, so pass the model; got a "
+            f"{type(model).__name__}"
+        )
     modules = dict(model.named_modules(remove_duplicate=False))
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in modules.items():

@@ -8,7 +8,8 @@ RADAR(params, gamma=-1)             ValueError: RADAR: GradientDifference: gamma
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aimopt.messages.spelling import suggestion
@@ -52,6 +53,16 @@ def naming(called: type, text: str) -> str:
     """The text of an error, which begins with the class that was called."""
     text = _CONSTRUCTOR.sub(f"{called.__name__}()", text)
     return text if text.startswith(called.__name__) else f"{called.__name__}: {text}"
+
+
+@contextmanager
+def naming_errors(called: str) -> Iterator[None]:
+    """Let a mistake's error begin with the function that was called."""
+    try:
+        yield
+    except ValueError as error:
+        error.args = (f"{called}: {error}",)
+        raise
 
 
 def _too_many(called: type, args: tuple[Any, ...]) -> str | None:

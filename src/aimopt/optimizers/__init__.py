@@ -92,6 +92,9 @@ def create(name: str, model_or_params: torch.nn.Module | ParamsT, **hyperparamet
     A model means its trainable parameters, with their names. "hybrid" needs a model; `hybrid` says what it takes. Its
     `matrices` and `rest` may be names.
     """
+    if not isinstance(name, str):
+        hint = f"; call {name.__name__}(…) itself, or pass its name" if isinstance(name, type) else ""
+        raise ValueError(f"create: the name of an optimizer must be a text such as 'radar', got {name!r}{hint}")
     if _key(name) == "hybrid":
         for side in ("matrices", "rest"):
             if isinstance(named := hyperparameters.get(side), str):

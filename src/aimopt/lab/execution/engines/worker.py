@@ -8,6 +8,7 @@ dead. It then has `ORPHAN_SECONDS` to write a checkpoint; otherwise the run is l
 """
 
 import contextlib
+import gc
 import json
 import os
 import queue
@@ -136,6 +137,7 @@ def _train_with_torchrun(request: Path) -> None:
         answer.write_text(json.dumps((outcome, reason)))
     if outcome in ("failed", "stopped"):
         os._exit(1)  # the other processes wait for this one: torchrun ends them
+    gc.collect()  # a DDP model that outlives its process group may hang: torch then joins threads that wait for Python
     torch.distributed.destroy_process_group()
 
 
