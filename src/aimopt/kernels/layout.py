@@ -92,8 +92,8 @@ class RowLayout:
 class Operation:
     """An operation, as a format string per language: {a}, {b}, {c} are operands, {s}, {t} are uniform numbers.
 
-    T is the type of the arithmetic, in Triton {T}. Products are fused with sums where `fused` or `fma` says so, and
-    nowhere else, so that both kernels compute the same.
+    Operands are numbers or, in kernels, vectors of them. In Triton {T} is the type of the arithmetic. Products are
+    fused with sums where `fused` or `fma` says so, and nowhere else, so that both kernels compute the same.
     """
 
     name: str
@@ -101,6 +101,7 @@ class Operation:
     triton: str
     operands: int = 1
     numbers: int = 0
+    slow: bool = False  # a root or a quotient: others can be computed while the processor works on it
     vectorized: bool = True  # False: C++ calls a library function for one element after the other
     on_numbers: Callable[..., float] | None = None  # the operation on Python numbers, if it is uniform too
 
@@ -108,25 +109,25 @@ class Operation:
 # Operations on elements, and on numbers that are the same for all elements of a tensor.
 _SHARED = (
     Operation("mul", "{a} * {b}", "{a} * {b}", 2, on_numbers=lambda a, b: a * b),
-    Operation("div", "{a} / {b}", "divide({a}, {b})", 2, on_numbers=lambda a, b: a / b),
+    Operation("div", "{a} / {b}", "divide({a}, {b})", 2, slow=True, on_numbers=lambda a, b: a / b),
     Operation("pow", "std::pow({a}, {b})", "power({a}, {b})", 2, vectorized=False, on_numbers=lambda a, b: a**b),
-    Operation("maximum", "{a} > {b} || {a} != {a} ? {a} : {b}", "larger({a}, {b})", 2, on_numbers=max),
-    Operation("minimum", "{a} < {b} || {a} != {a} ? {a} : {b}", "smaller({a}, {b})", 2, on_numbers=min),
-    Operation("lt", "{a} < {b} ? T(1) : T(0)", "({a} < {b}).to({T})", 2, on_numbers=lambda a, b: float(a < b)),
-    Operation("le", "{a} <= {b} ? T(1) : T(0)", "({a} <= {b}).to({T})", 2, on_numbers=lambda a, b: float(a <= b)),
-    Operation("eq", "{a} == {b} ? T(1) : T(0)", "({a} == {b}).to({T})", 2, on_numbers=lambda a, b: float(a == b)),
+    Operation("maximum", "larger({a}, {b})", "larger({a}, {b})", 2, on_numbers=max),
+    Operation("minimum", "smaller({a}, {b})", "smaller({a}, {b})", 2, on_numbers=min),
+    Operation("lt", "is_below({a}, {b})", "({a} < {b}).to({T})", 2, on_numbers=lambda a, b: float(a < b)),
+    Operation("le", "is_at_most({a}, {b})", "({a} <= {b}).to({T})", 2, on_numbers=lambda a, b: float(a <= b)),
+    Operation("eq", "is_equal({a}, {b})", "({a} == {b}).to({T})", 2, on_numbers=lambda a, b: float(a == b)),
     Operation(
-        "select", "{a} != 0 ? {b} : {c}", "tl.where({a} != 0, {b}, {c})", 3, on_numbers=lambda a, b, c: b if a else c
+        "select", "choose({a}, {b}, {c})", "tl.where({a} != 0, {b}, {c})", 3, on_numbers=lambda a, b, c: b if a else c
     ),
-    Operation("sqrt", "std::sqrt({a})", "root({a})", on_numbers=math.sqrt),
-    Operation("abs", "std::abs({a})", "tl.abs({a})", on_numbers=abs),
+    Operation("sqrt", "root({a})", "root({a})", slow=True, on_numbers=math.sqrt),
+    Operation("abs", "magnitude({a})", "tl.abs({a})", on_numbers=abs),
     Operation(
         "sign",
-        "T({a} > 0 ? 1 : 0) - T({a} < 0 ? 1 : 0)",
+        "sign_of({a})",
         "({a} > 0).to({T}) - ({a} < 0).to({T})",
         on_numbers=lambda a: float((a > 0) - (a < 0)),
     ),
-    Operation("floor", "std::floor({a})", "tl.floor({a})", on_numbers=math.floor),
+    Operation("floor", "floored({a})", "tl.floor({a})", on_numbers=math.floor),
     Operation("exp", "std::exp({a})", "tl.exp({a})", vectorized=False, on_numbers=math.exp),
     Operation("log", "std::log({a})", "tl.log({a})", vectorized=False, on_numbers=math.log),
     Operation("tanh", "std::tanh({a})", "tanh({a})", vectorized=False, on_numbers=math.tanh),
@@ -137,12 +138,19 @@ _ELEMENT_ONLY = (
     Operation("lin", "fused({b}, {t}, {a} * {s})", "tl.fma({b}, {t}, {a} * {s})", 2, 2),
     # t before c, as in torch's addcmul: the product of large operands may overflow.
     Operation("muladd", "fused({b} * {t}, {c}, {a} * {s})", "tl.fma({b} * {t}, {c}, {a} * {s})", 3, 2),
-    Operation("gate", "{s} != 0 ? {a} : {t}", "tl.where({s} != 0, {a}, {t})", 1, 2),
-    Operation("over_root", "{a} / std::sqrt(fused({b}, {s}, {t}))", "divide({a}, root(tl.fma({b}, {s}, {t})))", 2, 2),
+    Operation("gate", "choose({s}, {a}, {t})", "tl.where({s} != 0, {a}, {t})", 1, 2),
     Operation(
-        "over_shifted_root", "{a} / fused(std::sqrt({b}), {s}, {t})", "divide({a}, tl.fma(root({b}), {s}, {t}))", 2, 2
+        "over_root", "{a} / root(fused({b}, {s}, {t}))", "divide({a}, root(tl.fma({b}, {s}, {t})))", 2, 2, slow=True
     ),
-    Operation("reciprocal", "T(1) / {a}", "divide(tl.full([BLOCK], 1.0, {T}), {a})"),
+    Operation(
+        "over_shifted_root",
+        "{a} / fused(root({b}), {s}, {t})",
+        "divide({a}, tl.fma(root({b}), {s}, {t}))",
+        2,
+        2,
+        slow=True,
+    ),
+    Operation("reciprocal", "1.0f / {a}", "divide(tl.full([BLOCK], 1.0, {T}), {a})", slow=True),
     Operation("fill", "{s}", "tl.full([BLOCK], 0.0, {T}) + {s}", 0, 1),
     Operation("copy", "{a}", "{a}"),
 )

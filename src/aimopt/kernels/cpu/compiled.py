@@ -24,14 +24,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from aimopt.atomic_files import atomic_replacement, write_atomically
-from aimopt.kernels.cpu.cpp_source import function, instance, is_vectorizable
+from aimopt.kernels.cpu.cpp_source import is_vectorizable, kernel, step
 from aimopt.kernels.cpu.encode import Structure
 from aimopt.kernels.cpu.flags import FLAGS, ISA_FLAGS
 from aimopt.kernels.cpu.trust import why_untrusted
 from aimopt.kernels.layout import KERNEL_ARGUMENTS
 from aimopt.messages.reason import Reason
 
-INCLUDED = ("codes.h", "elements.h", "elements.inc", "codes.inc")  # what the source of a kernel includes
+INCLUDED = ("codes.h", "elements.h", "elements.inc", "vectors.inc", "codes.inc")  # what the source of a kernel includes
 SECONDS = 120  # a compiler that takes longer is stopped
 FORMAT = "with a checksum"  # of a stored kernel; another one must not find these files
 SWITCH = "AIMOPT_COMPILE"  # 0: neither compile kernels nor use those that were compiled earlier
@@ -146,10 +146,11 @@ def source(structure: Structure) -> str:
         '#include "elements.h"',
         "namespace aimopt {",
         '#include "elements.inc"',
+        '#include "vectors.inc"',
         '#include "codes.inc"',
-        function(structure),
+        step(structure),
         f'extern "C" __attribute__((visibility("default"))) void aimopt_kernel({KERNEL_ARGUMENTS}) {{',
-        f"    {instance(structure)}(streams, numbers, key, begin, end);",
+        f"    {kernel(structure)}(streams, numbers, key, begin, end);",
         "}",
         "}  // namespace aimopt",
         "",

@@ -27,8 +27,10 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define AIMOPT_INLINE inline __attribute__((always_inline))
+#define AIMOPT_NEVER_INLINE __attribute__((noinline))
 #else
 #define AIMOPT_INLINE inline
+#define AIMOPT_NEVER_INLINE
 #endif
 
 namespace aimopt {

@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "5cd7f90148d11c2b"
+#define AIMOPT_LAYOUT "e2b0ffd45c604d7c"
 
 namespace aimopt {
 

@@ -42,6 +42,7 @@ struct CompiledKernel {
 // The interpreter and the kernels, compiled once per instruction set. Old processors get the interpreter alone.
 namespace baseline {
 #include "elements.inc"
+#include "vectors.inc"
 #include "codes.inc"
 #include "interpreter.inc"
 #if !AIMOPT_X86 && (defined(__GNUC__) || defined(__clang__))
@@ -62,6 +63,7 @@ constexpr CompiledKernel kKernels[] = {{0, nullptr}};
 #define AIMOPT_LANES 8
 namespace avx2 {
 #include "elements.inc"
+#include "vectors.inc"
 #include "codes.inc"
 #include "interpreter.inc"
 #include "kernels.inc"
@@ -78,6 +80,7 @@ namespace avx2 {
 #define AIMOPT_LANES 16
 namespace avx512 {
 #include "elements.inc"
+#include "vectors.inc"
 #include "codes.inc"
 #include "interpreter.inc"
 #include "kernels.inc"
@@ -130,7 +133,7 @@ Kernel find_kernel(uint64_t digest, Isa isa) {
 }
 
 double evaluate(UniformOp op, double a, double b, double c) {
-    using T = double;  // as the cases call it
+    using namespace baseline;  // the functions of the cases
     switch (op) {
 #include "uniform_ops.inc"
     }
