@@ -161,7 +161,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no interval": (
         lambda: unusual.watch(RADAR(weights()), every=0.5),
-        "watch: every must be at least 1, and a whole number, got 0.5",
+        "watch: every must be a whole number ≥ 1, got 0.5",
     ),
     "a loss as a closure": (
         lambda: RADAR(weights()).step(torch.zeros(())),

@@ -66,10 +66,7 @@ def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     adapted: dict[str, Any] = {}
 
     def adapt_and_store(_: torch.optim.Optimizer, original: dict[str, Any]) -> dict[str, Any]:
-        try:
-            adapted.update(adapt(optimizer, original))
-        except ValueError as error:
-            raise ValueError(f"{type(optimizer).__name__}.load_state_dict: {error}") from None
+        adapted.update(adapt(optimizer, original))
         return adapted
 
     before = optimizer.register_load_state_dict_pre_hook(adapt_and_store)
