@@ -282,29 +282,6 @@ def test_parameters_without_a_gradient_in_some_steps_are_checked_thoroughly_once
     assert [int(optimizer.state[p]["step"]) for p in params] == [4, 8, 8]
 
 
-@paths
-def test_each_step_may_have_gradients_for_other_parameters(fused: Any) -> None:
-    ends = []
-    for path in (fused, False):
-        params = parameters([(5,), (6, 4), (7,), (3, 2), (9,)])
-        params[1].data = params[1].data.t()  # in another order than its gradients
-        optimizer = aimopt.RADAR(params, 0.01, fused=path)
-        for step, chosen in enumerate([(0, 1, 2, 3, 4), (1, 3), (0, 1, 4), (2,), (1, 2, 3), (0, 3, 4), (1, 4)]):
-            push(params, step)
-            if step == 5:
-                params[3].data = params[3].data.clone()
-            for i in {*range(5)} - {*chosen}:
-                params[i].grad = None
-            optimizer.step()
-            snapshot = optimizer._kernels.memories[0]._last
-            # What was checked once is only compared, until something has moved.
-            assert snapshot is not None
-            assert (snapshot.whole is not None) == (step in (1, 2, 3, 4))
-        ends.append(flat(params))
-        assert [int(optimizer.state[p]["step"]) for p in params] == [3, 5, 3, 4, 4]
-    assert_same(ends[0], ends[1])
-
-
 def test_a_removed_group_is_not_kept_alive() -> None:
     import weakref
 

@@ -68,21 +68,6 @@ def test_every_difference_in_kind_is_seen(record: Any, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("record", [records.record, in_python])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-def test_a_part_of_a_record_knows_its_tensors_alone(record: Any, dtype: torch.dtype) -> None:
-    written = [torch.zeros(size, dtype=dtype) for size in ((2, 3), (4,), (), (5,), (), (6,))]  # two parameters, state
-    grads = [torch.ones(2, 3, dtype=dtype), torch.ones(4, dtype=dtype)]
-    known = record(written, grads).narrow([1, 4, 5], [1])
-    part = [written[k] for k in (1, 4, 5)]
-    assert known.compare(part, grads[1:]) == ([grads[1].data_ptr()], False)
-    assert known.compare(part, [written[3][:4]]) == ([written[3].data_ptr()], True)  # the memory of another's state
-    assert known.compare(written, grads) is None
-    assert known.compare([written[1], written[4], torch.zeros(6, dtype=dtype)], grads[1:]) is None
-    assert known.compare(part, [torch._neg_view(grads[1])]) is None
-    assert known.compare(part, [torch.ones(5, dtype=dtype)]) is None
-
-
-@pytest.mark.parametrize("record", [records.record, in_python])
 def test_a_shorter_storage_at_the_same_address_is_seen(record: Any) -> None:
     """Everything else is equal: two tensors over one array, and the storage of one is half of it."""
     array = np.zeros(100)

@@ -8,7 +8,6 @@ are reused as long as `memory.py` finds the tensors unchanged: in a training run
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -49,16 +48,6 @@ class AddressTable(NamedTuple):
         """The layout of the rows."""
         return RowLayout(len(self.scalar_types), len(self.types), len(scale_indices(self.types)))
 
-    def narrow(self, position_of: dict[int, int]) -> "AddressTable":
-        """The table of some members, with their new indices."""
-        kept = [i for i, member in enumerate(self.members) if member in position_of]
-        width, rows = self.layout.width, self.rows
-        return self._replace(
-            members=[position_of[self.members[i]] for i in kept],
-            scalars=[self.scalars[i] for i in kept],
-            rows=array("q", chain.from_iterable(rows[width * i : width * (i + 1)] for i in kept)),
-        )
-
     def select(self, column: "list[T]") -> "list[T]":
         """The entries of this table's members, from a list with one entry per located parameter."""
         return column if len(column) == len(self.members) else [column[i] for i in self.members]
@@ -70,13 +59,6 @@ class Coverage(NamedTuple):
     tables: list[AddressTable]
     unreachable: list[int]  # indices of the gathered parameters that no kernel can step
     reordered: list[int]  # indices of the located parameters with a gradient in another memory order
-
-    def narrow(self, positions: list[int]) -> "Coverage":
-        """The coverage of the parameters at these positions, if all parameters are located."""
-        position_of = {position: i for i, position in enumerate(positions)}
-        tables = [table.narrow(position_of) for table in self.tables]
-        unreachable, reordered = ([position_of[i] for i in x if i in position_of] for x in self[1:])
-        return Coverage([table for table in tables if table.members], unreachable, reordered)
 
 
 class LocatedTensors(NamedTuple):
@@ -121,12 +103,9 @@ class Locator:
 
     def locate(self, checked: CheckedGroup) -> LocatedTensors:
         """The tensors of a step that were just checked."""
-        snapshot = checked.snapshot
-        coverage = self._coverages.get(snapshot)
-        if coverage is None and snapshot.whole is not None and snapshot.whole[0] in self._coverages:
-            coverage = self._coverages[snapshot] = self._coverages[snapshot.whole[0]].narrow(snapshot.whole[1])
+        coverage = self._coverages.get(checked.snapshot)
         if coverage is None:
-            coverage = self._coverages[snapshot] = self._cover(checked)
+            coverage = self._coverages[checked.snapshot] = self._cover(checked)
         plain, addresses = checked.plain, checked.grad_addresses
         return LocatedTensors(coverage, checked.snapshot, plain.params, plain.state, plain.grads, addresses)
 

@@ -8,12 +8,10 @@ step has found out about tensors is used in the next step only if it is still tr
     checked.snapshot is earlier.snapshot          nothing has changed that a kernel relies on, except gradient addresses
 
 The first check is thorough (`step/usable.py`). Later checks compare the tensors with a record of the first
-(`records.py`), also if only some of them have gradients.
+(`records.py`).
 """
 
 from collections.abc import Iterator
-from copy import copy
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,35 +28,13 @@ MAX_SNAPSHOTS = 16  # of a whole group: which parameters are stepped together ma
 class MemorySnapshot:
     """A record of the memory of a group's tensors. It is valid while only gradients have moved."""
 
-    # Of a part of another snapshot: that one, and the positions of the part's parameters in it.
-    whole: "tuple[MemorySnapshot, list[int]] | None" = None
-
     def __init__(self, gathered: Gathered):
         is_plain_row = [all(map(has_storage, row)) for row in gathered.rows()]
         self.plain_indices = [i for i, plain in enumerate(is_plain_row) if plain]
         self.other_indices = [i for i, plain in enumerate(is_plain_row) if not plain]
         self.ranks, self._places = gathered.ranks, (gathered.places, gathered.buffer_places)
         plain = gathered.select(self.plain_indices)
-        self._state_per_parameter = len(plain.state) // len(plain.params) if plain.params else 0
         self._record = record(plain.params + plain.state, plain.grads)
-
-    def narrow(self, ranks: list[int]) -> "MemorySnapshot | None":
-        """The snapshot of these parameters alone; None if one of them is not in this snapshot, or is distributed."""
-        position_of = self._position_of
-        positions = [position_of[rank] for rank in ranks if rank in position_of]
-        if len(positions) < len(ranks) or self.other_indices or any(self._places):
-            return None
-        count, width = len(self.ranks), self._state_per_parameter
-        narrow = copy(self)
-        del narrow._position_of
-        narrow.ranks, narrow.plain_indices, narrow.whole = ranks, list(range(len(ranks))), (self, positions)
-        state = [count + width * i + k for i in positions for k in range(width)]
-        narrow._record = self._record.narrow([*positions, *state], positions)
-        return narrow
-
-    @cached_property
-    def _position_of(self) -> dict[int, int]:
-        return {rank: i for i, rank in enumerate(self.ranks)}
 
     def compare(self, gathered: Gathered) -> Gradients | None:
         """The present gradients of the parameters that are plain memory; None if anything else has changed."""
@@ -83,7 +59,6 @@ class GroupMemory:
     def __init__(self) -> None:
         self._snapshots: dict[tuple[int, ...], MemorySnapshot] = {}  # by the ranks of the parameters, newest last
         self._last: MemorySnapshot | None = None
-        self._widest: MemorySnapshot | None = None  # the one of the most parameters, while it is valid
         self._writable: set[tuple[int, int]] = set()
 
     def check(self, gathered: Gathered, optimizer: str) -> CheckedGroup:
@@ -103,38 +78,25 @@ class GroupMemory:
         """The snapshot of these parameters, if there is one, and the present gradients, if it is still valid."""
         snapshot = self._last
         if snapshot is None or snapshot.ranks != gathered.ranks:
-            snapshot = self._last = self._snapshots.get(tuple(gathered.ranks)) or self._narrow(gathered)
+            snapshot = self._last = self._snapshots.get(tuple(gathered.ranks))
         return snapshot, snapshot.compare(gathered) if snapshot is not None else None
-
-    def _narrow(self, gathered: Gathered) -> MemorySnapshot | None:
-        """A new snapshot of parameters that were checked together with others: other ones have gradients this time."""
-        snapshot = self._widest.narrow(gathered.ranks) if self._widest is not None else None
-        if snapshot is not None:
-            self._remember(snapshot, gathered)
-        return snapshot
-
-    def _remember(self, snapshot: MemorySnapshot, gathered: Gathered) -> None:
-        self._last = self._snapshots[tuple(snapshot.ranks)] = snapshot
-        rows = sum(map(len, self._snapshots))
-        while rows > MAX_SNAPSHOTS * len(gathered.group["params"]):
-            oldest = next(iter(self._snapshots))
-            del self._snapshots[oldest]
-            rows -= len(oldest)
 
     def _check_thoroughly(self, gathered: Gathered, optimizer: str) -> tuple[MemorySnapshot, Gradients]:
         """Check tensors as if for the first time, and record them."""
-        if self._last is not None and self._last.whole is not None:  # what was known together is no longer valid
-            self._widest = None
+        ranks = tuple(gathered.ranks)
         self._last = None
-        self._snapshots.pop(tuple(gathered.ranks), None)
+        self._snapshots.pop(ranks, None)
         refuse_unusable(gathered, optimizer)
         snapshot = MemorySnapshot(gathered)
         self._refuse_read_only(gathered.select(snapshot.plain_indices), optimizer)
         gradients = snapshot.compare(gathered)
         assert gradients is not None
-        self._remember(snapshot, gathered)
-        if self._widest is None or len(snapshot.ranks) >= len(self._widest.ranks):
-            self._widest = snapshot
+        self._last = self._snapshots[ranks] = snapshot
+        rows = sum(map(len, self._snapshots))
+        while rows > MAX_SNAPSHOTS * len(gathered.group["params"]):
+            oldest = next(iter(self._snapshots))
+            del self._snapshots[oldest]
+            rows -= len(oldest)
         return snapshot, gradients
 
     def _refuse_read_only(self, plain: Gathered, optimizer: str) -> None:

@@ -2,7 +2,6 @@
 
     known = record(params + state, grads)
     known.compare(params + state, grads)      the present gradients; None if anything else has changed
-    known.narrow(written, gradients)          the record of some of the tensors, by their positions
 
 `NativeRecord` asks torch through its stable C interface, in one call for all tensors, because this runs at every step.
 `ListRecord` does the same in Python, for systems without the native library.
@@ -12,9 +11,7 @@ import ctypes
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from copy import copy
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -81,34 +78,6 @@ class NativeRecord:
         assert length >= 0, "torch describes every tensor that has a storage"
         return int(length)
 
-    def narrow(self, written: Sequence[int], grads: Sequence[int]) -> "NativeRecord":
-        """The record of some of these tensors. Gradients are still kept apart from all memory of this record."""
-        numbers, narrow = self._numbers_by_tensor, copy(self)
-        del narrow._numbers_by_tensor
-        chosen = [*written, *(len(self._written) + k for k in grads)]
-        narrow._written = [self._written[k] for k in written]
-        narrow._handles = array("q", [self._handles[k] for k in chosen])
-        narrow._record = array("q", chain.from_iterable(numbers[k] for k in chosen))
-        narrow._extents = array("q", [n for k in grads for n in self._extents[2 * k : 2 * k + 2]])
-        narrow._addresses = array("q", bytes(8 * len(grads)))
-        negative, conjugate, inference = self._flags
-        of_params, of_grads = negative[: len(self._addresses)], negative[len(self._addresses) :]
-        narrow._flags = (
-            [x[k] for x in (of_params, of_grads) for k in grads],
-            None if conjugate is None else [conjugate[k] for k in chosen],
-            inference,
-        )
-        return narrow
-
-    @cached_property
-    def _numbers_by_tensor(self) -> list["array[int]"]:
-        numbers, start = [], 0
-        while start < len(self._record):
-            end = start + len(TENSOR_RECORD) + 2 * self._record[start + TENSOR_RECORD.index("dim")]
-            numbers.append(self._record[start:end])
-            start = end
-        return numbers
-
     def _read_flags(self, written: list[Tensor], grads: list[Tensor]) -> tuple[Any, ...]:
         """The flags that the C interface lacks. Parameters come first; nothing negates state lazily."""
         negative = list(map(Tensor.is_neg, written[: len(grads)] + grads))
@@ -157,13 +126,6 @@ class ListRecord:
         self._written = list(map(_memory_and_kind, written))
         self._grads = list(map(_kind, grads))
         self._starts, self._ends = merge_spans((x.data_ptr(), extent(x)) for x in written)
-
-    def narrow(self, written: Sequence[int], grads: Sequence[int]) -> "ListRecord":
-        """The record of some of these tensors. Gradients are still kept apart from all memory of this record."""
-        narrow = copy(self)
-        narrow._written = [self._written[k] for k in written]
-        narrow._grads = [self._grads[k] for k in grads]
-        return narrow
 
     def compare(self, written: list[Tensor], grads: list[Tensor]) -> Gradients | None:
         """The present gradients; None if anything else has changed."""
