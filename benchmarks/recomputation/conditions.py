@@ -2,7 +2,8 @@
 
 import re
 
-from recomputation.mini import finals, said, totals, verdicts_of
+from recomputation.archive import Archive, Study
+from recomputation.mini import finals, leads, said, totals, verdicts_of
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.verdicts import deviation, mean
 
@@ -25,25 +26,37 @@ DEPENDENT = ("warmup_steps", "evaluate_every", "heads", "initial_std")  # settin
 def per_condition(page: Page, _: re.Match[str]) -> Recomputed:
     """Values and rates of the three, and the verdicts on RADAR against both references."""
     archive, rows = page.archive, list[Row]()
-    for name, settings in CONDITIONS.items():
-        studies = [
-            study
-            for study in archive.studies
-            if (study["task"], study["name"]) == (TASK, "conditions")
-            and {key: value for key, value in study["settings"].items() if key not in DEPENDENT} == settings
-        ]
+    for name in CONDITIONS:
+        studies = _studies(archive, name)
         if not studies:
             continue
-        by_reference = {study["reference"]: study for study in studies}
-        study = by_reference[REFERENCES[0]]
+        study = studies[REFERENCES[0]]
         values, cells = finals(archive, study), list[Text]()
         for label in (*REFERENCES, "RADAR"):
             choice = archive.chosen(label, study)
             edge = ", edge" if choice.at_edge else ""
             cells.append([mean(values[label]), " ± ", deviation(values[label]), " at ", choice.rate, edge])
-        against = [said(verdicts_of(archive, by_reference[reference])["RADAR"]) for reference in REFERENCES]
+        against = [said(verdicts_of(archive, studies[reference])["RADAR"]) for reference in REFERENCES]
         rows.append([[name], *cells, *against])
     return Recomputed(rows)
+
+
+def in_readme(page: Page, match: re.Match[str]) -> Recomputed:
+    """README's table of settings, and its sentence about twice the steps."""
+    studies = _studies(page.archive, "1,000 steps")
+    gains = [100 * verdicts_of(page.archive, studies[reference])["RADAR"].gain for reference in REFERENCES]
+    return Recomputed(leads(page, match).rows, [("by ", gains[0], " % and ", gains[1], " %")])
+
+
+def _studies(archive: Archive, condition: str) -> dict[str, Study]:
+    """The studies of a condition by their reference; none if it was not measured."""
+    settings = CONDITIONS[condition]
+    return {
+        study["reference"]: study
+        for study in archive.studies
+        if (study["task"], study["name"]) == (TASK, "conditions")
+        and {key: value for key, value in study["settings"].items() if key not in DEPENDENT} == settings
+    }
 
 
 TABLES: Tables = {"How it was measured": totals, "In short": per_condition}
