@@ -170,16 +170,19 @@ def against_radar(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
 def conditions(runs: Mapping[str, Run]) -> Iterator[str]:
     """One row per condition: the means, and RADAR against AdamW with the usual and with less momentum."""
     radar, *references = evidence.IN_CONDITIONS
-    shown = [SHOWN.get(label, label) for label in (*references, radar)]
-    yield f"| condition | {' | '.join(shown)} | RADAR against {shown[0]} | against {shown[1]} |"
-    yield f"|---|{'---|' * (2 * len(references) + 1)}"
+    rows = []
     for name, settings in evidence.CONDITIONS.items():
         analyses = [analyse_study(study, runs) for study in evidence.in_condition(settings)]
         if all(analysis.progress.complete for analysis in analyses):
             first = analyses[0]
             means = [f"{spread(first, s)} at {rate(s)}" for s in map(first.standing, (*references, radar))]
             verdicts = [decision(analysis.standing(radar)) for analysis in analyses]
-            yield f"| {name} | {' | '.join([*means, *verdicts])} |"
+            rows.append(f"| {name} | {' | '.join([*means, *verdicts])} |")
+    if rows:
+        shown = [SHOWN.get(label, label) for label in (*references, radar)]
+        yield f"| condition | {' | '.join(shown)} | RADAR against {shown[0]} | against {shown[1]} |"
+        yield f"|---|{'---|' * (2 * len(references) + 1)}"
+        yield from rows
 
 
 def explored(exploration: Exploration, runs: Mapping[str, Run]) -> Iterator[str]:

@@ -63,7 +63,11 @@ CHANGES = {
             "the page says '20', recomputed is '40'",
         ),
         ("| 0.6503 | 13.0243", "| 0.65 | 13.0343", "the page says '13.0343 ± 0.0186'"),
-        ("581 runs", "582 runs", "the page does not say '581 runs"),
+        ("727 runs", "728 runs", "the page does not say '727 runs"),
+    ],
+    "conditions.md": [
+        ("better: +3.13 % [+1.78, +4.47]", "better: +3.23 % [+1.78, +4.47]", "the page says 'better: +3.23"),
+        ("81 runs", "82 runs", "the page does not say '81 runs"),
     ],
     "table1.md": [
         ("| 40.81 ± 0.52 | +0.7 % [+0.1, +1.4] |", "| 40.81 ± 0.52 | +0.7 % [+0.2, +1.4] |", "says '+0.7 % [+0.2"),
@@ -75,6 +79,7 @@ CHANGES = {
         ("| spectral | **+0.7 %** |", "| spectral | +0.7 % |", "recomputed is '**0.7"),
         ("| better: +0.79 % [+0.56, +1.02] |", "| better: +0.89 % [+0.56, +1.02] |", "the page says 'better"),
         ("equal within ±0.3 %", "better", "recomputed is 'equal within ±0.3 %"),
+        ("by 4.3 % and 3.1 %", "by 4.3 % and 3.3 %", "the page does not say 'by 4.3"),
     ],
 }
 

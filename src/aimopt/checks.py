@@ -1,7 +1,6 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
 from collections.abc import Callable, Iterable, Sequence
-from inspect import isabstract
 from operator import itemgetter
 from types import NoneType
 from typing import Any
@@ -184,22 +183,21 @@ def check_part(part: Any, axis: str) -> Any:
     """Refuse a value that is not a part of this axis, or a part with a field that a group uses otherwise."""
     base = AXES[axis]
     if not isinstance(part, base):
-        raise ValueError(f"{axis} must be a {base.__name__}{_instead_of_part(part, base)}")
+        raise ValueError(f"{axis} must be a {base.__name__}{_instead_of_part(part)}")
     for name in part.hyperparameters():
         if name in RESERVED_KEYS and not (axis == "decay" and name == "weight_decay"):
             raise ValueError(f"{type(part).__name__}: a group has another use for {name!r}; rename the field")
     return part
 
 
-def _instead_of_part(given: Any, base: type[Component]) -> str:
+def _instead_of_part(given: Any) -> str:
     """What is wrong with a value that is no part of an axis, and what to write."""
     if isinstance(given, type) and issubclass(given, Component):
         return f", got the class {given.__name__}; write {given.__name__}(…)"
     if isinstance(given, Component):
         name = type(given).__name__
         return f", and {name} is a {given.axis}; write {given.axis}={name}(…)"
-    examples = [name for name, part in sorted(base.registry.items()) if not isabstract(part)][:2]
-    return f", such as {' or '.join(f'aimopt.{name}' for name in examples)}, got {given!r}"
+    return f", got {given!r}"
 
 
 def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:

@@ -17,7 +17,8 @@ def trained(threads):
     for p in params:
         p.grad = torch.ones_like(p)
     optimizer.step()
-    workers = [threading.Thread(target=lambda: [optimizer.step() for _ in range(30 // threads)]) for _ in range(threads)]
+    train = lambda: [optimizer.step() for _ in range(30 // threads)]
+    workers = [threading.Thread(target=train) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:

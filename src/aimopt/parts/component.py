@@ -22,7 +22,7 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 """
 
 import math
-from abc import ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isabstract
@@ -31,8 +31,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor
-
-from aimopt.messages.spelling import suggestion
 
 State = dict[str, Tensor]
 StepCount = float | Tensor  # from 1; a tensor if the count must stay on the device
@@ -97,22 +95,8 @@ def is_zero(value: Any) -> bool:
 PREVIOUS_GRADIENT = "prev_grad"
 
 
-class ExplainedCall(ABCMeta):
-    """Lets a keyword that a part does not have be refused with what it has."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A part."""
-        known = [f.name for f in fields(cast(Any, cls))]
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(
-                    f"{cls.__name__}() got an unexpected keyword argument {name!r}; {suggestion(name, known)}"
-                )
-        return super().__call__(*args, **kwargs)
-
-
 @dataclass(frozen=True)
-class Component(metaclass=ExplainedCall):
+class Component(ABC):
     """A choice on one axis: abstract, or final and then a dataclass of its hyperparameters."""
 
     axis: ClassVar[str]

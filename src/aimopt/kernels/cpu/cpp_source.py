@@ -30,7 +30,7 @@ def is_vectorizable(structure: Structure) -> bool:
 
 
 class _Line(NamedTuple):
-    """One result. Values have names: streams are r[0], r[1], …, results x0, x1, …"""
+    """One result. Values have names: streams are r[0], r[1] and so on, results x0, x1 and so on."""
 
     result: str
     op: str
@@ -89,7 +89,9 @@ def kernel(structure: Structure) -> str:
     types = [f"{'' if w else 'const '}{_type(k)}" for k, w in zip(structure.types, structure.written, strict=True)]
     if scale_indices(structure.types):
         return f"run_coded_chunks<{_name(structure)}, {stochastic}, {', '.join(types)}>"
-    return f"run_chunks<{_name(structure)}, {stochastic}, {_type(arithmetic_type(structure.types))}, {', '.join(types)}>"
+    return (
+        f"run_chunks<{_name(structure)}, {stochastic}, {_type(arithmetic_type(structure.types))}, {', '.join(types)}>"
+    )
 
 
 def _count_numbers(structure: Structure) -> int:
@@ -128,9 +130,7 @@ def _halves(structure: Structure) -> tuple[_Half, _Half]:
     return early, late
 
 
-def _function(
-    name: str, argument: str, half: _Half, renamed: dict[str, str], carried: dict[str, str]
-) -> Iterator[str]:
+def _function(name: str, argument: str, half: _Half, renamed: dict[str, str], carried: dict[str, str]) -> Iterator[str]:
     """A half as a function of the numbers u, the streams r, and what is carried from one half to the other."""
     yield "    template <class T>"
     yield f"    static AIMOPT_INLINE void {name}(const T *u, T *r, {argument}) {{"

@@ -132,16 +132,16 @@ def _in_order(analyses: Sequence[StudyAnalysis]) -> list[StudyAnalysis]:
 
 
 def _titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
-    """One title per study. Studies of the same task also say their settings, then their reference."""
-    names = [phrasing.name_of(analysis) for analysis in analyses]
-    with_settings = [
-        name + "".join(f", {key} {value}" for key, value in analysis.study.settings.items() if names.count(name) > 1)
-        for name, analysis in zip(names, analyses, strict=True)
-    ]
-    return [
-        f"{name}, against {analysis.study.reference}" if with_settings.count(name) > 1 else name
-        for name, analysis in zip(with_settings, analyses, strict=True)
-    ]
+    """One title per study. Studies of the same name also say their settings and their reference, where they differ."""
+    titles = [phrasing.name_of(analysis) for analysis in analyses]
+    settings = ["".join(f", {key} {value}" for key, value in a.study.settings.items()) for a in analyses]
+    references = [f", against {analysis.study.reference}" for analysis in analyses]
+    for details in (settings, references):
+        told_apart: dict[str, set[str]] = {}
+        for title, detail in zip(titles, details, strict=True):
+            told_apart.setdefault(title, set()).add(detail)
+        titles = [t + d if len(told_apart[t]) > 1 else t for t, d in zip(titles, details, strict=True)]
+    return titles
 
 
 def _headline(analyses: Sequence[StudyAnalysis], across: AcrossTasks | None) -> str:
