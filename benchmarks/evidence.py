@@ -12,6 +12,7 @@ order, owners and times of the packed files are fixed, so that the same runs giv
 
 import argparse
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
@@ -248,4 +249,7 @@ if __name__ == "__main__":
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("store", type=Path, help="folder of the runs")
     given = parser.parse_args()
-    COMMANDS[given.command](Store(given.store))
+    try:
+        COMMANDS[given.command](Store(given.store))
+    except KeyboardInterrupt:
+        sys.exit("stopped; nothing is lost, and the same command continues")

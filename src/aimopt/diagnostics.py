@@ -47,8 +47,6 @@ class Diagnostics:
             raise TypeError(f"{called}: it takes an optimizer of this package, got {type(optimizer).__name__}")
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"{called}: every must be a whole number ≥ 1, got {every!r}")
-        if log is not None and not callable(log):
-            raise TypeError(f"{called}: log must be a function of (tag, value, step), got {log!r}")
         self.optimizer, self.every, self.log = optimizer, every, log
         self.steps = 0
         self.active = False
