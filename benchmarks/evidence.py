@@ -147,7 +147,10 @@ def train(store: Store) -> None:
         if (archive := RESULTS / f"{name}.tar.xz").exists():
             _unpack(archive, store.root)
     for name, evidence in _all_evidence():
-        print(f"{name}: {_title(evidence)}", flush=True)
+        complete = _is_complete(evidence, store.runs())
+        print(f"{name}: {_title(evidence)}{': complete' if complete else ''}", flush=True)
+        if complete:  # not even its data are needed
+            continue
         if isinstance(evidence, Exploration):
             explore(evidence, store, progress=True)
         else:
