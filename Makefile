@@ -33,7 +33,7 @@ SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 sanitize: $(VENV)/test.ready
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src/aimopt $(SANITIZED)/
-	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -ffp-contract=off $(SANITIZERS) -fPIC -shared -pthread \
+	$(CXX) -std=c++17 -O1 -g1 -Wall -Wextra -Werror -ffp-contract=off $(SANITIZERS) -fPIC -shared -pthread \
 		src/aimopt/kernels/cpu/step.cpp src/aimopt/kernels/cpu/stream.cpp src/aimopt/kernels/cpu/memory.cpp -o $(SANITIZED)/aimopt/kernels/cpu/libstep.so -ldl
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_addresses.py tests/kernels/test_scaling.py \
