@@ -136,6 +136,38 @@ def name_of(analysis: StudyAnalysis) -> str:
     return analysis.title if analysis.study.name == COMPARISON else f"{analysis.title}: {analysis.study.name}"
 
 
+def titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
+    """One title per study. Studies of the same name also say their settings and their reference, where they differ."""
+    names = [name_of(analysis) for analysis in analyses]
+    groups = {name: [a for a, other in zip(analyses, names, strict=True) if other == name] for name in names}
+    settings = {name: _telling_settings(group) for name, group in groups.items()}
+    details = [
+        "".join(f", {key} {a.study.settings[key]}" for key in settings[name] if key in a.study.settings)
+        for name, a in zip(names, analyses, strict=True)
+    ]
+    with_settings = [name + detail for name, detail in zip(names, details, strict=True)]
+    references: dict[str, set[str]] = {}
+    for text, analysis in zip(with_settings, analyses, strict=True):
+        references.setdefault(text, set()).add(analysis.study.reference)
+    return [
+        f"{text}, against {analysis.study.reference}" if len(references[text]) > 1 else text
+        for text, analysis in zip(with_settings, analyses, strict=True)
+    ]
+
+
+def _telling_settings(analyses: Sequence[StudyAnalysis]) -> list[str]:
+    """The settings that tell studies apart, without those that only differ together with an earlier one."""
+    chosen: list[str] = []
+    for key in dict.fromkeys(key for analysis in analyses for key in analysis.study.settings):
+        told_apart = [
+            {tuple(str(a.study.settings.get(name)) for name in names) for a in analyses}
+            for names in (chosen, [*chosen, key])
+        ]
+        if len(told_apart[1]) > len(told_apart[0]):
+            chosen.append(key)
+    return chosen
+
+
 def stamp(analysis: StudyAnalysis) -> str:
     """Task, scale, hardware and versions, in one line under every figure."""
     hardware = _common_value(analysis, "machine.device", ignored="cpu") or _common_value(analysis, "machine.processor")

@@ -93,7 +93,7 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
     task_count = len({analysis.study.task for analysis in compared})
     pictures = figures.across_tasks(across, styles, across_stamp) if across else []
     overview = figures.overview_pictures(compared, styles, f"{task_count} tasks · {stamp}")
-    titles = _titles(analyses)
+    titles = phrasing.titles(analyses)
     sections = [
         _section(analysis, styles, name, title)
         for (name, analysis), title in zip(_names(analyses).items(), titles, strict=True)
@@ -129,19 +129,6 @@ def _in_order(analyses: Sequence[StudyAnalysis]) -> list[StudyAnalysis]:
         return analysis.sweep is not None, not study.is_comparison, is_preset, common, len(study.reference)
 
     return sorted(analyses, key=place)
-
-
-def _titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
-    """One title per study. Studies of the same name also say their settings and their reference, where they differ."""
-    titles = [phrasing.name_of(analysis) for analysis in analyses]
-    settings = ["".join(f", {key} {value}" for key, value in a.study.settings.items()) for a in analyses]
-    references = [f", against {analysis.study.reference}" for analysis in analyses]
-    for details in (settings, references):
-        told_apart: dict[str, set[str]] = {}
-        for title, detail in zip(titles, details, strict=True):
-            told_apart.setdefault(title, set()).add(detail)
-        titles = [t + d if len(told_apart[t]) > 1 else t for t, d in zip(titles, details, strict=True)]
-    return titles
 
 
 def _headline(analyses: Sequence[StudyAnalysis], across: AcrossTasks | None) -> str:

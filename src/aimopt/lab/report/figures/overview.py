@@ -54,7 +54,9 @@ class _Row(NamedTuple):
 def subject_by_task(analyses: Sequence[StudyAnalysis], reference: str, styles: Styles, stamp: str) -> Picture | None:
     """The paired differences of the subject from a reference, one row per task; None for fewer than two tasks."""
     subject = next((a.study.headline_contender for a in analyses if a.study.reference == reference), None)
-    rows = [row for analysis in analyses if (row := _row(analysis, subject, reference)) is not None]
+    against = [analysis for analysis in analyses if analysis.study.reference == reference]
+    titled = zip(phrasing.titles(against), against, strict=True)
+    rows = [row for title, analysis in titled if (row := _row(title, analysis, subject)) is not None]
     if subject is None or len(rows) < 2:
         return None
     figure, ax = new_figure(stamp, (WIDTH, max(2.2, 1.1 + ROW_HEIGHT * len(rows))))
@@ -88,15 +90,15 @@ def subject_by_task(analyses: Sequence[StudyAnalysis], reference: str, styles: S
     )
 
 
-def _row(analysis: StudyAnalysis, subject: str | None, reference: str) -> _Row | None:
+def _row(title: str, analysis: StudyAnalysis, subject: str | None) -> _Row | None:
     """The subject on one task; None without a result, or if the reference has no finite spread."""
     standing = next((s for s in analysis.standings if s.label == subject), None)
     spread = analysis.reference.spread
-    if standing is None or standing.difference is None or analysis.study.reference != reference or spread is None:
+    if standing is None or standing.difference is None or spread is None:
         return None
     if not math.isfinite(spread.std) or spread.std <= 0:
         return None
-    return _Row(analysis.title, standing.difference, spread.std, margin_of(analysis))
+    return _Row(title, standing.difference, spread.std, margin_of(analysis))
 
 
 @styled
@@ -107,7 +109,7 @@ def verdict_grid(analyses: Sequence[StudyAnalysis], styles: Styles, stamp: str) 
     if len(shown) < 2 or not 1 <= len(labels) <= MAX_COLUMNS:
         return None
     figure, ax = new_figure(stamp, (WIDTH, max(2.2, 1.5 + ROW_HEIGHT * len(shown))))
-    name_rows(ax, [analysis.title for analysis in shown])
+    name_rows(ax, phrasing.titles(shown))
     for row, analysis in enumerate(shown):
         for standing in analysis.standings:
             if standing.difference is None:
