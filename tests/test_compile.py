@@ -72,3 +72,24 @@ def test_a_changed_hyperparameter_takes_effect() -> None:
         reference.step()
         step()
         assert_same(flat(traced), flat(eager), 1e-5)
+
+
+def test_a_step_that_is_refused_later_keeps_the_state_of_a_compiled_one() -> None:
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = aimopt.RADAR([p], lr=0.01)
+    p.grad = torch.ones(3)
+    torch.compile(optimizer.step, backend="aot_eager")()
+    average = optimizer.state[p]["exp_avg"].clone()
+    p.grad = torch.ones(3).to_sparse()
+    with pytest.raises(RuntimeError, match="its gradient is sparse"):
+        optimizer.step()
+    assert torch.equal(optimizer.state[p]["exp_avg"], average)
+
+
+def test_a_first_step_that_cannot_be_compiled_says_why_and_changes_nothing() -> None:
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = aimopt.RADAR([p], lr=0.01)
+    p.grad = torch.ones(3).to_sparse()
+    with pytest.raises(Exception, match=r"RADAR\.step: parameter 0 of group 0 .* its gradient is sparse"):
+        torch.compile(optimizer.step, backend="aot_eager")()
+    assert not optimizer.state

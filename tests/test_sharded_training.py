@@ -19,7 +19,7 @@ import aimopt
 from aimopt.optimizers import class_of
 from distributed_checks import CHECKS, run_checks
 from model_checks import (
-    FSDP2_RUNS,
+    FSDP2_AVERAGES,
     continue_from_checkpoint,
     step_with_given_gradients,
     three_matrix_geometries,
@@ -83,7 +83,7 @@ def test_a_run_is_continued_on_another_number_of_ranks(build: Any, width: int, t
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-with_fsdp2 = pytest.mark.skipif(not FSDP2_RUNS, reason="the FSDP2 of this torch does not run on CPUs")
+with_fsdp2 = pytest.mark.skipif(not FSDP2_AVERAGES, reason="the FSDP2 of this torch does not train on CPUs")
 
 
 def run_example(name: str, arguments: list[str]) -> str:

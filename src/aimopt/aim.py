@@ -325,15 +325,21 @@ class AIM(Optimizer):
         try:
             tensors += list(chain.from_iterable(map(state_of, self._states_of(params))))
         except (KeyError, TypeError, IndexError):
-            begin_state(
-                self.param_groups,
-                params,
-                self.state,
-                self._added_state,
-                optimizer=type(self).__name__,
-                grad_scale=getattr(self, "grad_scale", None),
-                compiling=compiling,
-            )
+            # When the step is compiled, this runs but `_prepare` is traced: it would neither clear the list nor use it.
+            added: AddedState = [] if compiling else self._added_state
+            try:
+                begin_state(
+                    self.param_groups,
+                    params,
+                    self.state,
+                    added,
+                    optimizer=type(self).__name__,
+                    grad_scale=getattr(self, "grad_scale", None),
+                    compiling=compiling,
+                )
+            except BaseException:
+                remove_state(self.state, added)
+                raise
             tensors += list(chain.from_iterable(map(state_of, map(self.state.__getitem__, params))))
 
     def _states_of(self, params: list[Tensor]) -> Iterable[dict[str, Any]]:

@@ -29,6 +29,7 @@ from aimopt import AIM
 from aimopt.optimizers import NAMED
 from aimopt.parts.component import Geometry, Initial, State, StepCount, scalar, zeros
 from aimopt.parts.tensor_list import each
+from model_checks import assert_same_rounding
 from optimizer_driver import FUSED, NEEDS_MATRICES, count_paths, parameters, push
 from process_world import begin, grid
 
@@ -164,6 +165,30 @@ def check_rounding() -> None:
         assert different <= 3, (name, different)  # an arithmetic difference of 1e-7 rarely rounds otherwise
 
 
+def in_16_bits(params: list[Any], **options: Any) -> AIM:
+    """Muon on a matrix and RADAR on the rest, all state in bfloat16."""
+    options |= dict(lr=0.01, state_dtype="bfloat16")
+    return aimopt.groups.combine(aimopt.Muon(params[:1], ns_steps=1, **options), aimopt.RADAR(params[1:], **options))
+
+
+def check_compiled_steps_in_16_bits() -> None:
+    """torch.compile of the step on shards rounds as the step of one process does."""
+    if torch.__version__ < "2.10":
+        return  # 2.6.0, 2.7.1 and 2.9.1 do not trace the step in one graph; 2.13.0 does
+    sharded_twice = dist.get_world_size() == 4
+    layout = layouts()["Shard(0), Shard(1)" if sharded_twice else "Shard(0)"]
+    whole = parameters(((6, 4), (7,), (1, 5)), torch.bfloat16)  # uneven, and with empty shards
+    shards = [distributed(p, *layout).requires_grad_() for p in whole]
+    reference, optimizer = in_16_bits(whole), in_16_bits(shards, foreach=True if sharded_twice else None)
+    step: Any = torch.compile(optimizer.step, fullgraph=True, backend="aot_eager")
+    for i in range(2):
+        push_both(whole, shards, i)
+        reference.step()
+        step()
+    for p, shard in zip(whole, shards, strict=True):
+        assert_same_rounding(shard.full_tensor().detach(), p.detach())
+
+
 def check_state_in_8_bits() -> None:
     """As in one process, to the bit, on any path, if no shard cuts a block; otherwise it is refused."""
     shapes = ((128, 64), (64, 80, 2), (7,))  # the last one is too small for 8 bits
@@ -185,6 +210,12 @@ def check_state_in_8_bits() -> None:
     line = layouts()["Shard(0)"]
     with pytest.raises(RuntimeError, match="would span two shards"):
         run_pair(aimopt.RADAR, line, ((129, 33),), torch.float32, state_dtype="int8")
+    p = distributed(torch.ones(129, 33), *line).requires_grad_()
+    p.grad = torch.ones_like(p)
+    optimizer = aimopt.RADAR([p], lr=0.01, state_dtype="int8")
+    with pytest.raises(Exception, match=r"parameter 0 of group 0 .* would span two shards"):  # torch wraps the error
+        torch.compile(optimizer.step, backend="aot_eager")()
+    assert not optimizer.state
 
 
 def check_few_collectives_and_shared_work() -> None:

@@ -39,8 +39,7 @@ def begin_state(
             reason = f"its state is a {type(state).__name__}, not a dict; delete it (del optimizer.state[p])"
             raise refusal(gathered, i, optimizer, Reason(reason))
         added.append((p, [name for name in gathered.keys if name not in state]))
-    if not compiling:
-        refuse_unusable(gathered, optimizer)
+    refuse_unusable(gathered, optimizer)
     for p in gathered.params:
         scalar_device = p.device if gathered.group["capturable"] or compiling else torch.device("cpu")
         _begin(states[p], p, gathered.group, gathered.parts, scalar_device, grad_scale)

@@ -156,7 +156,7 @@ def titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
 
 
 def _telling_settings(analyses: Sequence[StudyAnalysis]) -> list[str]:
-    """The settings that tell studies apart, without those that only differ together with an earlier one."""
+    """The settings that tell studies apart; one that tells no more of them apart than those before it is left out."""
     chosen: list[str] = []
     for key in dict.fromkeys(key for analysis in analyses for key in analysis.study.settings):
         told_apart = [
