@@ -13,6 +13,7 @@ from torch import Tensor
 import aimopt
 from aimopt.kernels import memory
 from aimopt.step.gather import Gathered
+from aimopt.step.usable import refuse_unusable
 from memory_checks import assert_refuses
 from optimizer_driver import assert_same, count_paths, flat, parameters
 
@@ -30,11 +31,10 @@ def step(optimizer: Any, params: list[Tensor], order: list[int], seed: int) -> N
 def thorough_checks() -> Iterator[list[int]]:
     """The ranks of the parameters that are checked thoroughly."""
     ranks: list[int] = []
-    check = memory.refuse_unusable
 
     def spy(gathered: Gathered, optimizer: str) -> None:
         ranks.extend(gathered.ranks)
-        check(gathered, optimizer)
+        refuse_unusable(gathered, optimizer)
 
     with patch.object(memory, "refuse_unusable", spy):
         yield ranks
