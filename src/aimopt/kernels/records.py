@@ -10,7 +10,7 @@
 
 import ctypes
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -226,7 +226,8 @@ def _start(numbers: "array[int]") -> ctypes.c_void_p:
 
 def overlaps(start: int, end: int, starts: Sequence[int], ends: Sequence[int]) -> bool:
     """Whether a span overlaps one of those with the given starts and ends, which are sorted."""
-    return start < end and bisect_left(starts, end) > bisect_right(ends, start)
+    ended = bisect_right(ends, start)  # it overlaps one if more of them begin before its end
+    return start < end and ended < len(starts) and starts[ended] < end
 
 
 def _spans(tensors: Iterable[Tensor]) -> "array[int]":

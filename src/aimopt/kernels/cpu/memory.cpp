@@ -99,9 +99,9 @@ int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors
             const bool fits = tensor.address != 0 && tensor.offset * extent[1] + extent[0] <= tensor.storage_bytes;
             if (!empty && !fits) return kChanged;
             addresses[i - written] = tensor.address;
+            // It overlaps a span if more spans begin before its end than end before its start.
             const int64_t ended = std::upper_bound(ends, ends + spans, tensor.address) - ends;
-            const int64_t begun = std::lower_bound(starts, starts + spans, tensor.address + extent[0]) - starts;
-            overlaps |= !empty && begun > ended;
+            overlaps |= !empty && ended < spans && starts[ended] < tensor.address + extent[0];
         }
         record += tensor.length();
     }
