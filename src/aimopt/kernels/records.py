@@ -90,12 +90,14 @@ class NativeRow(NamedTuple):
     def of(cls, written: Sequence[Tensor], grad: Tensor) -> "NativeRow":
         """The row of a parameter, its state and its gradient."""
         param, *state = map(_cdata, written)
+        numbers = _native_numbers([*written, grad])
+        of_param, of_grad = (8 * (len(TENSOR_RECORD) + 2 * x.dim()) for x in (written[0], grad))
         return cls(
             param,
             state,
-            _native_numbers(written[:1]),
-            _native_numbers(written[1:]),
-            _native_numbers([grad]),
+            numbers[:of_param],
+            numbers[of_param:-of_grad],
+            numbers[-of_grad:],
             array("q", (extent(grad), grad.element_size())).tobytes(),
             grad.is_neg(),
             grad.is_conj(),
