@@ -37,7 +37,8 @@ sanitize: $(VENV)/test.ready
 		src/aimopt/kernels/cpu/step.cpp src/aimopt/kernels/cpu/stream.cpp src/aimopt/kernels/cpu/memory.cpp -o $(SANITIZED)/aimopt/kernels/cpu/libstep.so -ldl
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_addresses.py tests/kernels/test_scaling.py \
-		tests/kernels/test_straight_line.py tests/step/test_quantization.py tests/kernels/test_memory.py tests/kernels/test_records.py tests/kernels/test_step_safety.py tests/kernels/test_edits.py
+		tests/kernels/test_straight_line.py tests/step/test_quantization.py tests/kernels/test_memory.py tests/kernels/test_records.py tests/kernels/test_changing_sets.py tests/kernels/test_step_safety.py \
+		tests/kernels/test_edits.py
 
 # The report of the runs that docs/results keeps.
 report: $(VENV)/language.ready $(VENV)/rl.ready

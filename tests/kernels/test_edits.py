@@ -1,6 +1,6 @@
 """Random edits of tensors between steps: the fused step and the plain one give the same result, or the same error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,16 +54,29 @@ class Side:
         grads = [p.grad for p in self.params]
         return [x.detach() for x in (self.arena, *self.params, *state, *grads) if readable(x)]
 
-    def step(self) -> str | None:
-        """The kind of error, after which nothing has changed, or None."""
+    def step(self, order: Sequence[int] | None = None) -> str | None:
+        """The kind of error, after which nothing has changed, or None; of some parameters only, if given an order."""
         before = [x.clone() for x in self.tensors()]
         try:
-            self.optimizer.step()
+            if order is None:
+                self.optimizer.step()
+            else:
+                self.optimizer._step_parameters(self.positions(order))
         except RuntimeError as error:
             for x, y in zip(self.tensors(), before, strict=True):
                 torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
             return str(error)
         return None
+
+    def positions(self, order: Sequence[int]) -> dict[int, list[int]]:
+        """Per group, the positions of those of these parameters that have a gradient."""
+        found: dict[int, list[int]] = {}
+        for i in order:
+            for index, group in enumerate(self.optimizer.param_groups):
+                for position, p in enumerate(group["params"]):
+                    if p is self.params[i] and p.grad is not None:
+                        found.setdefault(index, []).append(position)
+        return found
 
 
 def as_strided(x: Tensor, n: int) -> Tensor:
@@ -122,9 +135,24 @@ class Edits(RuleBasedStateMachine):
                 self.edit(partial(Side.gradient, i=i, seed=seed + i))
         self.step_again()
 
+    @rule(i=Which)
+    def drop_gradient(self, i: int) -> None:
+        def change(side: Side) -> None:
+            side.params[i].grad = None
+
+        self.edit(change)
+
     @rule()
     def step_again(self) -> None:
-        fused, plain = (side.step() for side in self.sides)
+        self.step_both(None)
+
+    @rule(order=st.permutations(range(len(SHAPES))), count=st.integers(1, len(SHAPES)))
+    def step_some(self, order: list[int], count: int) -> None:
+        """As a step in backward does: some parameters, in the order in which their gradients arrive."""
+        self.step_both(order[:count])
+
+    def step_both(self, order: Sequence[int] | None) -> None:
+        fused, plain = (side.step(order) for side in self.sides)
         assert fused == plain, (fused, plain)
         for x, y in zip(*(side.tensors() for side in self.sides), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9, equal_nan=True)

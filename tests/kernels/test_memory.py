@@ -329,7 +329,7 @@ def test_an_empty_parameter_may_have_strides_of_zero(fused: Any) -> None:
 
 @pytest.mark.usefixtures("no_native_record")
 def test_records_in_python_see_the_same() -> None:
-    assert isinstance(records.record([torch.zeros(2)], [torch.zeros(2)]), records.ListRecord)
+    assert isinstance(records.describe([torch.zeros(2)], torch.zeros(2)), records.ListRow)
     test_data_replaced_by_a_smaller_view_at_the_same_address(None)
     test_storage_that_moved_away_and_back_shorter()
     ends = []

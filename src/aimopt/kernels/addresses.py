@@ -3,7 +3,8 @@
     Locator(program, names, "cpu").locate(checked)
 
 decides which parameters a kernel can step. Those with streams of the same types share one `AddressTable`. The tables
-are reused as long as `memory.py` finds the tensors unchanged: in a training run only gradients move.
+are reused as long as `memory.py` finds the tensors unchanged: in a training run only gradients move. If other
+parameters have gradients than before, tables are put together from the rows of those that do.
 """
 
 from array import array
@@ -15,12 +16,12 @@ import torch
 from torch import Tensor
 
 from aimopt.kernels.layout import COMPLEX_TYPES, FLOAT64, TYPES, RowLayout, scale_indices
-from aimopt.kernels.memory import CheckedGroup, MemorySnapshot
+from aimopt.kernels.memory import CheckedGroup, MemoryRow, MemorySnapshot
 from aimopt.kernels.program import Program
 from aimopt.parts.tensor_list import LOW_PRECISION
+from aimopt.step.gather import Gathered
 from aimopt.step.quantization import BLOCK, CODE_OF_DTYPE, scale_name, scale_shape
 from aimopt.step.shards import Place, Span
-from aimopt.step.storage import extent
 
 T = TypeVar("T")
 # Per dtype: the type of its stream, and the number of stream elements per element (complex numbers are pairs).
@@ -39,7 +40,7 @@ class AddressTable(NamedTuple):
     scalar_types: tuple[int, ...]
     device: torch.device
     scalar_device: torch.device
-    members: list[int]  # indices into the located tensors
+    members: list[int]  # indices into the located tensors, ascending
     scalars: list[list[Tensor]]  # per member, in the order of the program: the step count first
     rows: "array[int]"  # one `RowLayout` per member, end to end
 
@@ -51,6 +52,15 @@ class AddressTable(NamedTuple):
     def select(self, column: "list[T]") -> "list[T]":
         """The entries of this table's members, from a list with one entry per located parameter."""
         return column if len(column) == len(self.members) else [column[i] for i in self.members]
+
+
+class AddressRow(NamedTuple):
+    """One parameter that a kernel can step."""
+
+    kind: tuple[tuple[int, ...], tuple[int, ...], torch.device, torch.device]  # the first fields of `AddressTable`
+    scalars: list[Tensor]
+    numbers: "array[int]"
+    grad_in_order: bool  # whether its gradient has its memory order
 
 
 class Coverage(NamedTuple):
@@ -94,6 +104,7 @@ class Locator:
         scale_names = map(scale_name, program.streams[1:-1])
         self.scales = [names.index(name) if name in names else None for name in scale_names]
         self._device_type = device_type
+        self._rows: dict[int, tuple[MemoryRow, AddressRow | None]] = {}  # by the rank of the parameter
         self._coverages: WeakKeyDictionary[MemorySnapshot, Coverage] = WeakKeyDictionary()
 
     def __eq__(self, other: object) -> bool:
@@ -110,42 +121,50 @@ class Locator:
         return LocatedTensors(coverage, checked.snapshot, plain.params, plain.state, plain.grads, addresses)
 
     def _cover(self, checked: CheckedGroup) -> Coverage:
-        params, grads, ranks = checked.plain.params, checked.plain.grads, checked.plain.ranks
-        states = [row[2:] for row in checked.plain.rows()]
-        scalars = [[state[k] for k in self.scalars] for state in states]
-        buffers = [[state[k] for k in self.buffers] for state in states]
-        scales = [[None if k is None else state[k] for k in self.scales] for state in states]
-        places = checked.plain.places or [None] * len(params)
-        spans = [_span((p, *b), place) for p, b, place in zip(params, buffers, places, strict=True)]
-        shared = _with_shared_memory([(p, *state) for p, state in zip(params, states, strict=True)])
-        reachable = [
-            i
-            for i, (p, grad) in enumerate(zip(params, grads, strict=True))
-            if i not in shared
-            and spans[i] is not None
-            and p.device.type == self._device_type
-            and _are_scalars(p, scalars[i])
-            and _are_parallel_streams(p, grad, buffers[i])
-            and all(map(_has_its_scales, buffers[i], scales[i]))
-        ]
+        plain, memory_rows = checked.plain, checked.snapshot.plain_rows
+        shared = set() if checked.snapshot.is_disjoint else _with_shared_memory(memory_rows)
         tables: dict[Any, AddressTable] = {}
-        for i in reachable:
-            p = params[i]
-            types = tuple(STREAM_TYPES[x.dtype][0] for x in (p, *buffers[i], grads[i]))
-            scalar_types = tuple(STREAM_TYPES[x.dtype][0] for x in scalars[i])
-            key = (types, scalar_types, p.device, scalars[i][0].device)
-            table = tables.setdefault(key, AddressTable(*key, [], [], array("q")))
+        reached, reordered = set(), []
+        for i, (rank, memory) in enumerate(zip(plain.ranks, memory_rows, strict=True)):
+            known = self._rows.get(rank)
+            if known is None or known[0] is not memory:
+                known = self._rows[rank] = memory, self._address_row(plain, i, memory)
+            row = known[1]
+            if row is None or i in shared:
+                continue
+            table = tables.get(row.kind)
+            if table is None:
+                table = tables[row.kind] = AddressTable(*row.kind, [], [], array("q"))
             table.members.append(i)
-            table.scalars.append(scalars[i])
-            used = [s for x, s in zip(buffers[i], scales[i], strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
-            row = address_row((p, *buffers[i], grads[i]), scalars[i], ranks[i], spans[i], used, self._device_type)
-            table.rows.extend(row)
-        reached = {checked.snapshot.plain_indices[i] for i in reachable}
-        return Coverage(
-            list(tables.values()),
-            [i for i in range(len(checked.gathered.params)) if i not in reached],
-            [i for i in reachable if not _is_in_order(params[i], grads[i])],
-        )
+            table.scalars.append(row.scalars)
+            table.rows.extend(row.numbers)
+            reached.add(checked.snapshot.plain_indices[i])
+            if not row.grad_in_order:
+                reordered.append(i)
+        unreachable = [i for i in range(len(checked.gathered.params)) if i not in reached]
+        return Coverage(list(tables.values()), unreachable, reordered)
+
+    def _address_row(self, plain: Gathered, i: int, memory: MemoryRow) -> AddressRow | None:
+        """The row of one parameter; None if no kernel can step it."""
+        p, grad, state = plain.params[i], plain.grads[i], plain.state[i * self.width : (i + 1) * self.width]
+        scalars = [state[k] for k in self.scalars]
+        buffers = [state[k] for k in self.buffers]
+        scales = [None if k is None else state[k] for k in self.scales]
+        span = _span((p, *buffers), memory.places[0])
+        if (
+            span is None
+            or p.device.type != self._device_type
+            or not _are_scalars(p, scalars)
+            or not _are_parallel_streams(p, grad, buffers)
+            or not all(map(_has_its_scales, buffers, scales))
+        ):
+            return None
+        types = tuple(STREAM_TYPES[x.dtype][0] for x in (p, *buffers, grad))
+        scalar_types = tuple(STREAM_TYPES[x.dtype][0] for x in scalars)
+        used = [s for x, s in zip(buffers, scales, strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
+        numbers = address_row((p, *buffers, grad), scalars, plain.ranks[i], span, used, self._device_type)
+        kind = (types, scalar_types, p.device, scalars[0].device)
+        return AddressRow(kind, scalars, array("q", numbers), _is_in_order(p, grad))
 
 
 def _span(written: Sequence[Tensor], place: Place | None) -> Span | None:
@@ -203,17 +222,16 @@ def _has_its_scales(buffer: Tensor, scales: Tensor | None) -> bool:
     return scales.shape == scale_shape(buffer.numel()) and scales.is_contiguous()
 
 
-def _with_shared_memory(written: Sequence[tuple[Tensor, ...]]) -> set[int]:
+def _with_shared_memory(rows: Sequence[MemoryRow]) -> set[int]:
     """The parameters that share memory with another one or with their own state: a kernel steps all in parallel."""
-    spans = sorted(
-        (x.data_ptr(), x.data_ptr() + extent(x), i) for i, tensors in enumerate(written) for x in tensors if x.numel()
-    )
-    shared, end, last = set(), 0, -1
-    for begin, stop, i in spans:
-        if begin < end:
+    numbers = [row.record.spans for row in rows if row.record is not None]
+    spans = sorted((start, end, i) for i, x in enumerate(numbers) for start, end in zip(x[::2], x[1::2], strict=True))
+    shared, last_end, last = set(), 0, -1
+    for start, end, i in spans:
+        if start < last_end:
             shared |= {i, last}
-        if stop > end:
-            end, last = stop, i
+        if end > last_end:
+            last_end, last = end, i
     return shared
 
 

@@ -233,6 +233,7 @@ FUNCTIONS = {
     "memory_record": Function(
         "int64_t", (*_RECORDED, ("int64_t", "count"), ("int64_t *", "record"), ("int64_t", "room"))
     ),
+    "memory_sort": Function("int32_t", (("int64_t *", "starts"), ("int64_t *", "ends"), ("int64_t", "spans"))),
     "memory_compare": Function(
         "int32_t",  # one of COMPARISON
         (

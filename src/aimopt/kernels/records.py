@@ -1,6 +1,7 @@
 """Records of tensors: their addresses, sizes, dtypes and so on, to be compared with the tensors of the next step.
 
-    known = record(params + state, grads)
+    row = describe([p, *state], grad)         one parameter
+    known = record(rows)                      the parameters of a step, in their order
     known.compare(params + state, grads)      the present gradients; None if anything else has changed
 
 `NativeRecord` asks torch through its stable C interface, in one call for all tensors, because this runs at every step.
@@ -12,7 +13,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, le
 from typing import Any, NamedTuple
 
 import torch
@@ -31,52 +33,102 @@ class Gradients(NamedTuple):
     overlap: bool  # whether any of them overlaps memory that the step writes
 
 
-def record(written: list[Tensor], grads: list[Tensor]) -> "NativeRecord | ListRecord":
-    """A record of tensors, all of which have a storage."""
+def describe(written: Sequence[Tensor], grad: Tensor) -> "NativeRow | ListRow":
+    """A row of a record: a parameter, its state and its gradient, all of which have a storage and were just checked."""
     lib, functions = library(), torch_functions()
     if not isinstance(lib, Reason) and functions is not None and _native_agrees_with_python():
-        return NativeRecord(written, grads, lib, functions)
-    return ListRecord(written, grads)
+        return NativeRow.of(written, grad)
+    return ListRow.of(written, grad)
+
+
+def record(rows: "Sequence[NativeRow | ListRow]") -> "NativeRecord | ListRecord":
+    """A record of rows, in their order. One of rows of both kinds is equal to no tensors."""
+    native = [row for row in rows if isinstance(row, NativeRow)]
+    if native and len(native) == len(rows):
+        return NativeRecord(native)
+    return ListRecord([row for row in rows if isinstance(row, ListRow)])
 
 
 @lru_cache(maxsize=1)
 def _native_agrees_with_python() -> bool:
     """Whether torch's C interface and Python describe a tensor alike."""
-    lib, functions = library(), torch_functions()
-    assert isinstance(lib, Library)
     x = torch.empty_strided((2, 3), (1, 4), dtype=torch.float64, device="cpu")[:, 1:]
-    numbers = NativeRecord([x], [], lib, functions).numbers
+    numbers = array("q", _native_numbers([x])).tolist()
     native = dict(zip(TENSOR_RECORD, numbers, strict=False))
     storage_bytes = x.untyped_storage().nbytes()
     expected = dict(address=x.data_ptr(), offset=x.storage_offset(), storage_bytes=storage_bytes, dim=x.dim())
     return expected.items() <= native.items() and numbers[len(TENSOR_RECORD) :] == [*x.shape, *x.stride()]
 
 
+def _native_numbers(tensors: Sequence[Tensor]) -> bytes:
+    """What torch's C interface says: per tensor `TENSOR_RECORD`, its sizes and its strides."""
+    lib = library()
+    assert isinstance(lib, Library)
+    handles, functions = array("q", map(_cdata, tensors)), ctypes.byref(torch_functions())
+    numbers = array("q", bytes(8 * sum(len(TENSOR_RECORD) + 2 * x.dim() for x in tensors)))
+    length = lib.memory_record(functions, _start(handles), len(handles), _start(numbers), len(numbers))
+    assert length == len(numbers), "torch describes every tensor that has a storage"
+    return numbers.tobytes()
+
+
+class NativeRow(NamedTuple):
+    """One parameter as torch's C interface describes it. It refers to no tensor, so that it keeps none alive."""
+
+    param: int  # `_cdata`
+    state: list[int]
+    param_numbers: bytes  # `_native_numbers`
+    state_numbers: bytes
+    grad_numbers: bytes
+    grad_extent: bytes  # two numbers: the bytes that the gradient spans, and those of one element
+    grad_is_negative: bool  # lazily, as a view; tensors that a step writes are not
+    grad_is_conjugate: bool
+    is_complex: bool
+    inference_mode: bool
+    spans: "array[int]"  # of the memory that a step writes: start, end, start, end, …
+
+    @classmethod
+    def of(cls, written: Sequence[Tensor], grad: Tensor) -> "NativeRow":
+        """The row of a parameter, its state and its gradient."""
+        param, *state = map(_cdata, written)
+        numbers = _native_numbers([*written, grad])
+        of_param, of_grad = (8 * (len(TENSOR_RECORD) + 2 * x.dim()) for x in (written[0], grad))
+        return cls(
+            param,
+            state,
+            numbers[:of_param],
+            numbers[of_param:-of_grad],
+            numbers[-of_grad:],
+            array("q", (extent(grad), grad.element_size())).tobytes(),
+            grad.is_neg(),
+            grad.is_conj(),
+            any(x.is_complex() for x in written),
+            torch.is_inference_mode_enabled(),
+            _spans(written),
+        )
+
+
 class NativeRecord:
     """The description of tensors by torch's C interface, and the flags that this interface lacks."""
 
-    def __init__(self, written: list[Tensor], grads: list[Tensor], lib: Library, functions: Any):
-        self._lib, self._torch = lib, ctypes.byref(functions)
-        self._written = list(map(_cdata, written))
-        self._complex = any(x.is_complex() for x in written)
-        self._flags = self._read_flags(written, grads)
-        self._handles = array("q", map(_cdata, written + grads))
-        self._record = array("q", bytes(8 * self._write(self._handles, array("q"))))
-        self._write(self._handles, self._record)
-        starts, ends = merge_spans((x.data_ptr(), extent(x)) for x in written)
-        self._starts, self._ends = array("q", starts), array("q", ends)
-        self._extents = array("q", (n for grad in grads for n in (extent(grad), grad.element_size())))
-        self._addresses = array("q", bytes(8 * len(grads)))
-
-    @property
-    def numbers(self) -> list[int]:
-        """The whole record: per tensor `TENSOR_RECORD`, its sizes and its strides."""
-        return self._record.tolist()
-
-    def _write(self, tensors: "array[int]", record: "array[int]") -> int:
-        length = self._lib.memory_record(self._torch, _start(tensors), len(tensors), _start(record), len(record))
-        assert length >= 0, "torch describes every tensor that has a storage"
-        return int(length)
+    def __init__(self, rows: Sequence[NativeRow]):
+        lib = library()
+        assert isinstance(lib, Library)
+        self._lib, self._torch = lib, ctypes.byref(torch_functions())
+        # This runs whenever other parameters have gradients: column by column is faster than row by row.
+        params, states, *numbers, extents, negative, conjugate, are_complex, modes, _ = zip(*rows, strict=True)
+        self._written = [*params, *chain.from_iterable(states)]
+        self._handles = array("q", self._written + [0] * len(rows))
+        self._numbers = array("q", b"".join(chain.from_iterable(numbers)))
+        self._starts, self._ends = _starts_and_ends(rows)
+        self.is_disjoint = bool(lib.memory_sort(_start(self._starts), _start(self._ends), len(self._starts)))
+        self._extents = array("q", b"".join(extents))
+        self._addresses = array("q", bytes(8 * len(rows)))
+        self._complex = any(are_complex)
+        self._flags = (
+            [False] * len(rows) + [*negative],
+            [False] * len(self._written) + [*conjugate] if self._complex else None,
+            modes[0] if len({*modes}) == 1 else None,
+        )
 
     def _read_flags(self, written: list[Tensor], grads: list[Tensor]) -> tuple[Any, ...]:
         """The flags that the C interface lacks. Parameters come first; nothing negates state lazily."""
@@ -107,7 +159,7 @@ class NativeRecord:
             _start(handles),
             len(written),
             len(grads),
-            _start(self._record),
+            _start(self._numbers),
             _start(self._extents),
             _start(self._starts),
             _start(self._ends),
@@ -119,13 +171,29 @@ class NativeRecord:
         return Gradients(self._addresses.tolist(), comparison == OVERLAPPING)
 
 
+class ListRow(NamedTuple):
+    """One parameter as Python describes it."""
+
+    param: tuple[Any, ...]  # `_memory_and_kind`
+    state: list[tuple[Any, ...]]
+    grad: tuple[Any, ...]  # `_kind`
+    spans: "array[int]"  # of the memory that a step writes: start, end, start, end, …
+
+    @classmethod
+    def of(cls, written: Sequence[Tensor], grad: Tensor) -> "ListRow":
+        """The row of a parameter, its state and its gradient."""
+        param, *state = map(_memory_and_kind, written)
+        return cls(param, state, _kind(grad), _spans(written))
+
+
 class ListRecord:
     """The same comparison in Python."""
 
-    def __init__(self, written: list[Tensor], grads: list[Tensor]):
-        self._written = list(map(_memory_and_kind, written))
-        self._grads = list(map(_kind, grads))
-        self._starts, self._ends = merge_spans((x.data_ptr(), extent(x)) for x in written)
+    def __init__(self, rows: Sequence[ListRow]):
+        self._written = [row.param for row in rows] + [x for row in rows for x in row.state]
+        self._grads = [row.grad for row in rows]
+        self._starts, self._ends = map(sorted, _starts_and_ends(rows))
+        self.is_disjoint = all(map(le, self._ends, self._starts[1:]))
 
     def compare(self, written: list[Tensor], grads: list[Tensor]) -> Gradients | None:
         """The present gradients; None if anything else has changed."""
@@ -159,19 +227,17 @@ def _start(numbers: "array[int]") -> ctypes.c_void_p:
 
 
 def overlaps(start: int, end: int, starts: Sequence[int], ends: Sequence[int]) -> bool:
-    """Whether a span overlaps any of the given spans, which are sorted and disjoint."""
-    i = bisect_right(ends, start)
-    return start < end and i < len(starts) and starts[i] < end
+    """Whether a span overlaps one of those with the given starts and ends, which are sorted."""
+    ended = bisect_right(ends, start)  # it overlaps one if more of them begin before its end
+    return start < end and ended < len(starts) and starts[ended] < end
 
 
-def merge_spans(spans: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """The starts and ends of the union of (address, bytes) spans, sorted."""
-    starts: list[int] = []
-    ends: list[int] = []
-    for start, end in sorted((start, start + size) for start, size in spans if size):
-        if ends and start <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            starts.append(start)
-            ends.append(end)
-    return starts, ends
+def _spans(tensors: Iterable[Tensor]) -> "array[int]":
+    """The starts and ends of the memory of these tensors, without empty ones."""
+    spans = ((x.data_ptr(), x.data_ptr() + extent(x)) for x in tensors if x.numel())
+    return array("q", chain.from_iterable(spans))
+
+
+def _starts_and_ends(rows: "Sequence[NativeRow | ListRow]") -> "tuple[array[int], array[int]]":
+    spans = array("q", b"".join(row.spans for row in rows))
+    return spans[::2], spans[1::2]

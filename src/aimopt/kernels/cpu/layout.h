@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "e2b0ffd45c604d7c"
+#define AIMOPT_LAYOUT "1b58548db4d49190"
 
 namespace aimopt {
 
@@ -138,4 +138,5 @@ AIMOPT_API const void *aimopt_find_kernel(uint64_t digest, int32_t isa);
 AIMOPT_API int64_t aimopt_step(const aimopt::Program *program, const int64_t *table, int64_t tensors, const int32_t *scalar_types, int32_t scalars, int32_t isa, int32_t threads);
 AIMOPT_API void aimopt_stream(const int64_t *table, int64_t tensors, int32_t streams, int32_t threads);
 AIMOPT_API int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors, int64_t count, int64_t *record, int64_t room);
+AIMOPT_API int32_t aimopt_memory_sort(int64_t *starts, int64_t *ends, int64_t spans);
 AIMOPT_API int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors, int64_t written, int64_t grads, const int64_t *record, const int64_t *extents, const int64_t *starts, const int64_t *ends, int64_t spans, int64_t *addresses);

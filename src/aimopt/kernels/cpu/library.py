@@ -35,6 +35,7 @@ class Library(NamedTuple):
     stream: Any
     find_kernel: Any
     memory_record: Any
+    memory_sort: Any
     memory_compare: Any
     best_isa: int  # the best instruction set of this processor: a position in `INSTRUCTION_SETS`
     isa: int  # the one in use
@@ -88,6 +89,7 @@ def load_library() -> Library | Reason:
         _function(loaded, "stream"),
         _function(loaded, "find_kernel"),
         _function(loaded, "memory_record"),
+        _function(loaded, "memory_sort"),
         _function(loaded, "memory_compare"),
         best := _function(loaded, "best_isa")(),
         _chosen_isa(best),

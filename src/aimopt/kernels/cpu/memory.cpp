@@ -69,10 +69,20 @@ int64_t aimopt_memory_record(const aimopt::Torch *torch, const int64_t *tensors,
     return length;
 }
 
+// Sort the starts and the ends of spans of memory, separately. The result is 1 if no two spans overlap, else 0: if each
+// end is at most the start after it, all spans that have started before a start have ended there.
+int32_t aimopt_memory_sort(int64_t *starts, int64_t *ends, int64_t spans) {
+    std::sort(starts, starts + spans);
+    std::sort(ends, ends + spans);
+    for (int64_t i = 0; i + 1 < spans; i++)
+        if (ends[i] > starts[i + 1]) return 0;
+    return 1;
+}
+
 // Compare tensors with their record: first the `written` ones, then the gradients. A gradient may have moved, if its
 // storage is large enough; its address is written to `addresses`. Per gradient, `extents` has the bytes that it spans
 // and the bytes per element. The result is `changed` if anything else differs, and `overlapping` if a gradient overlaps
-// one of the `spans` of memory that the step writes.
+// one of the `spans` of memory that the step writes; their starts and ends are sorted.
 int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors, int64_t written, int64_t grads,
                               const int64_t *record, const int64_t *extents, const int64_t *starts, const int64_t *ends,
                               int64_t spans, int64_t *addresses) {
@@ -89,8 +99,9 @@ int32_t aimopt_memory_compare(const aimopt::Torch *torch, const int64_t *tensors
             const bool fits = tensor.address != 0 && tensor.offset * extent[1] + extent[0] <= tensor.storage_bytes;
             if (!empty && !fits) return kChanged;
             addresses[i - written] = tensor.address;
-            const int64_t span = std::upper_bound(ends, ends + spans, tensor.address) - ends;
-            overlaps |= !empty && span < spans && starts[span] < tensor.address + extent[0];
+            // It overlaps a span if more spans begin before its end than end before its start.
+            const int64_t ended = std::upper_bound(ends, ends + spans, tensor.address) - ends;
+            overlaps |= !empty && ended < spans && starts[ended] < tensor.address + extent[0];
         }
         record += tensor.length();
     }
