@@ -69,6 +69,11 @@ CHANGES = {
         ("better: +3.13 % [+1.78, +4.47]", "better: +3.23 % [+1.78, +4.47]", "the page says 'better: +3.23"),
         ("81 runs", "82 runs", "the page does not say '81 runs"),
     ],
+    "exploration.md": [
+        ("| SOAP | 0.016 | 3.1986 |", "| SOAP | 0.016 | 3.1976 |", "the page says '3.1976'"),
+        ("| RADAR | 0.016 | 3.2192 | 3.2174 |  |", "| RADAR | 0.016 | 3.2192 | 3.2174 | 3.2 |", "the page says '3.2'"),
+        ("116 runs", "117 runs", "the page does not say '116 runs"),
+    ],
     "table1.md": [
         ("| 40.81 ± 0.52 | +0.7 % [+0.1, +1.4] |", "| 40.81 ± 0.52 | +0.7 % [+0.2, +1.4] |", "says '+0.7 % [+0.2"),
         ("by 16.7 % on text", "by 17.7 % on text", "the page does not say 'by 16."),

@@ -1,4 +1,4 @@
-"""What the tables of docs/exploration.md hold: successive halving over optimizers, and what was confirmed."""
+"""What the tables of docs/exploration.md hold: successive halving over optimizers."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recomputation.archive import Archive, Study
-from recomputation.mini import COMPARISON, SHOWN, confirmation, totals
+from recomputation.mini import COMPARISON, SHOWN, totals
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 
 KEPT = 3  # a third goes on
@@ -67,5 +67,4 @@ def _check_who_went_on(best: Mapping[str, list[tuple[float, float]]], exploratio
 TABLES: Tables = {
     "How it was measured": totals,
     f"explored: {COMPARISON}": halving,
-    f"confirmed: {COMPARISON}": confirmation,
 }

@@ -50,11 +50,6 @@ def against_radar(page: Page, match: re.Match[str]) -> Recomputed:
     return against_reference(page.archive, _study(page.archive, match["task"], "RADAR"))
 
 
-def confirmation(page: Page, match: re.Match[str]) -> Recomputed:
-    """The same of the study that confirms an exploration."""
-    return against_reference(page.archive, page.archive.study(match["task"], name="confirm"))
-
-
 def against_reference(archive: Archive, study: Study) -> Recomputed:
     """Every contender of a study, the best first, with its verdict. Other studies may have more of its seeds."""
     verdicts = verdicts_of(archive, study)

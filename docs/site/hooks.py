@@ -39,6 +39,8 @@ ORDER = (
     "lab",
     "tasks",
     "reproduction",
+    "conditions",
+    "exploration",
     "table1",
     "reproduction-mini-1",
     "cluster",

@@ -39,6 +39,12 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
+def explored(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Successive halving."""
+    return unpacked("explored.tar.xz", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
 def table1(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Every cell of the paper's first table."""
     return unpacked("table1.tar.xz", tmp_path_factory)
@@ -76,7 +82,12 @@ def test_the_values_of_all_runs_are_those_that_were_measured(mini_1: Store) -> N
 
 @pytest.mark.parametrize(
     ("archive", "page"),
-    [("mini_1", "reproduction-mini-1.md"), ("mini", "reproduction.md"), ("table1", "table1.md")],
+    [
+        ("mini_1", "reproduction-mini-1.md"),
+        ("mini", "reproduction.md"),
+        ("table1", "table1.md"),
+        ("explored", "exploration.md"),
+    ],
 )
 def test_the_reproduction_says_what_the_runs_do(archive: str, page: str, request: pytest.FixtureRequest) -> None:
     command = [sys.executable, "benchmarks/reproduction.py", str(request.getfixturevalue(archive).root)]
