@@ -53,6 +53,7 @@ def test_trained_packed_and_taken_over(
     evidence.train(other)
     runs, trained = other.runs(), store.runs()
     assert {identity: run.sessions for identity, run in runs.items()} == {i: run.sessions for i, run in trained.items()}
+    assert capsys.readouterr().out.count("complete") == 2
     evidence.status(other)
     said = capsys.readouterr().out
     assert said.count("complete") == 2
