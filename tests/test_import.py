@@ -32,6 +32,24 @@ print("torch" in sys.modules)
     assert in_new_process(code).split() == ["False", "True"]
 
 
+def test_training_without_compiling_does_not_import_the_compiler() -> None:
+    code = """
+import sys
+import torch, aimopt
+model = torch.nn.Linear(3, 2)
+optimizer = aimopt.create("hybrid", model, lr=1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+for _ in range(2):
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
+print("torch._dynamo" in sys.modules)
+"""
+    assert in_new_process(code) == "False"
+
+
 def test_every_public_name_is_there_and_stays_the_same_object() -> None:
     for name in aimopt.__all__:
         assert getattr(aimopt, name) is getattr(aimopt, name)

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
 from aimopt import checkpoints, checks, new_groups
 from aimopt.diagnostics import Diagnostics
 from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_on_shards
 from aimopt.kernels.choice import GroupKernels
 from aimopt.kernels.memory import CheckedGroup
+from aimopt.light_optimizer import LightOptimizer
 from aimopt.messages.calling import naming, naming_errors, with_named_errors
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
 from aimopt.parts.composition import Parts
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 DIRECT = Direct()
 
 
-class AIM(Optimizer):
+class AIM(LightOptimizer):
     """A torch optimizer that composes any filter, geometry, correction, decay and iterate.
 
     Args:

@@ -24,7 +24,6 @@ from aimopt.messages.spelling import suggestion
 
 # Ctrl-C must not raise an exception in the middle of these: it may be caught there, or end in a crash.
 IMPORTS = (
-    "torch._dynamo",  # making an optimizer imports it
     "scipy.optimize",
     "matplotlib.pyplot",
     "matplotlib.animation",
