@@ -1,11 +1,14 @@
 """Another package brings a task, a protocol and a preset: they are used by name, and the lab does not change."""
 
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from aimopt.lab.protocol.entry_points import TASKS
 
 pytestmark = pytest.mark.xdist_group("third party")  # one process builds what these tests share
 
@@ -142,3 +145,14 @@ def test_two_packages_with_one_name_are_a_sentence(installed: Path, tmp_path: Pa
     both = aimopt(Path(os.pathsep.join([str(installed), str(tmp_path)])), tmp_path, "compare", "tiny-spirals")
     assert both.returncode == 2
     assert "other-spirals and tiny-spirals both have a task called 'tiny-spirals'; uninstall one" in both.stderr
+
+
+def test_a_package_that_is_installed_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="no task is called 'late-spirals'"):
+        TASKS.load("late-spirals")
+    late = tmp_path / "late_spirals-1.0.dist-info"
+    late.mkdir()
+    (late / "METADATA").write_text("Metadata-Version: 2.1\nName: late-spirals\nVersion: 1.0\n")
+    (late / "entry_points.txt").write_text("[aimopt.tasks]\nlate-spirals = math:pi\n")
+    assert TASKS.load("late-spirals") == math.pi

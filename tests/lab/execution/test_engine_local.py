@@ -54,18 +54,21 @@ def test_a_run_whose_process_always_dies_fails_with_the_reason_and_the_other_run
     assert state.ended_runs[harmless.identity].status == "finished"
 
 
-def test_a_worker_trains_many_runs_in_the_same_process(folder: Path) -> None:
-    runs = [user_run(folder, steps=2), user_run(folder, steps=4)]
-    with LocalEngine(Store("there"), ONE) as engine:
+def test_a_worker_trains_many_runs_in_the_same_process_and_no_other_is_started(folder: Path) -> None:
+    first, second = user_run(folder, steps=2), user_run(folder, steps=4)
+    with LocalEngine(Store("there"), Resources(workers=2)) as engine:
         engine.store.create()
-        process = engine.workers[0].process
-        assert [train_with(engine, config).outcome for config in runs] == ["finished", "finished"]
-        assert [worker.process for worker in engine.workers] == [process]
-        assert process.poll() is None
+        assert train_with(engine, first).outcome == "finished"
+        (worker,) = engine.workers
+        assert train_with(engine, second).outcome == "finished"
+        assert engine.workers == [worker]
+        assert worker.process.poll() is None
 
 
 def test_a_worker_that_died_before_it_read_its_job_raises_no_error(folder: Path) -> None:
     with LocalEngine(Store("there"), ONE) as engine:
+        engine.store.create()
+        assert train_with(engine, user_run(folder, steps=2)).outcome == "finished"
         engine.workers[0].process.kill()
         engine.workers[0].process.wait()
         engine.submit(user_run(folder))

@@ -1,5 +1,7 @@
 """The local engine: one worker process per core or device of this machine. Each worker trains many runs in turn.
 
+A worker is started when a run waits and all others are busy.
+
     with LocalEngine(store, Resources(workers=4, threads=2)) as engine: …             four workers with two cores each
     with LocalEngine(store, Resources(devices=("cuda:0", "cuda:1"))) as engine: …     one worker per GPU
 
@@ -80,8 +82,6 @@ class LocalEngine:
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
-        for cores, device in self.slots:
-            self._start_worker(cores, device)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -120,28 +120,35 @@ class LocalEngine:
         return len(self.slots)
 
     def _assign(self) -> None:
-        for worker in self.workers:
-            if worker.current_run is None and self.waiting:
-                worker.current_run = self.waiting.popleft()
-                arguments = job_arguments(worker.current_run, self.store, self.resources, worker.device)
-                worker.send(json.dumps(arguments).encode() + b"\n")
+        while self.waiting and (worker := self._idle_worker()) is not None:
+            worker.current_run = self.waiting.popleft()
+            arguments = job_arguments(worker.current_run, self.store, self.resources, worker.device)
+            worker.send(json.dumps(arguments).encode() + b"\n")
 
-    def _start_worker(self, cores: set[int], device: str) -> None:
+    def _idle_worker(self) -> Worker | None:
+        """A worker without a run, which may be a new one; none if there are as many workers as slots."""
+        for worker in self.workers:
+            if worker.current_run is None:
+                return worker
+        if len(self.workers) == len(self.slots):
+            return None
+        self.workers.append(self._start_worker(*self.slots[len(self.workers)]))
+        return self.workers[-1]
+
+    def _start_worker(self, cores: set[int], device: str) -> Worker:
         worker = Worker(cores, device, self.resources.threads)
-        self.workers.append(worker)
         assert worker.process.stdout is not None
         self.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+        return worker
 
     def _replace_worker(self, worker: Worker) -> list[EndedRun]:
         """Replace a worker that died. Its run is tried again, up to `MAX_ATTEMPTS` times."""
         assert worker.process.stdout is not None
         self.selector.unregister(worker.process.stdout)
         reason, run = worker.exit_reason(), worker.current_run
-        index = self.workers.index(worker)
-        self.workers.pop(index)
         worker.close()
-        self._start_worker(*self.slots[index])
-        self.workers.insert(index, self.workers.pop())
+        slot = self.workers.index(worker)
+        self.workers[slot] = self._start_worker(*self.slots[slot])
         if run is None:
             return []
         self.attempts[run.identity] += 1
