@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# One thread per process: there are as many processes as cores, and threads that wait for a core take time from others.
+# Tests of several threads ask for them.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 from hypothesis import settings
