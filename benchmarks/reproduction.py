@@ -28,27 +28,10 @@ from aimopt.lab.stats.sequential import relative_gains
 from aimopt.lab.stats.values import Better, Floats
 from aimopt.paper.entries import TASKS
 from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
+from recomputation.mini import SHOWN
 
 REFERENCES = ("AdamW", evidence.CONTROL)
 TABLE1_LOOKS = 2  # all cells were looked at after five seeds, and then after ten
-# How the pages name the contenders that have options.
-SHOWN = {
-    "AdamW(tune='beta1')": "AdamW, β1 tuned",
-    "RADAR(tune='beta1')": "RADAR, β1 tuned",
-    "QHAdam(nus=(0.7, 1.0), betas=(0.995, 0.999))": "QHAdam, ν 0.7, β1 0.995",
-    "QHAdam(nus=(0.7, 1.0), betas=(0.9, 0.999))": "QHAdam, ν 0.7, β1 0.9",
-    "AdamW(betas=(0.829, 0.999))": "AdamW, β1 0.829",
-    "AdamW(betas=(0.8, 0.999))": "AdamW, β1 0.8",
-    "RADAR(bias_correction='exact')": "RADAR, exact",
-    "RADAR(gamma=0.2, bias_correction='exact')": "RADAR, γ 0.2, exact",
-    "RADAR(gamma=0.4, bias_correction='exact')": "RADAR, γ 0.4, exact",
-    "QHAdam(betas=(0.99, 0.999), nus=(0.7, 1.0))": "QHAdam, ν 0.7, β1 0.99",
-    "QHAdam(betas=(0.995, 0.999), nus=(0.7, 1.0))": "QHAdam, ν 0.7, β1 0.995",
-    "Muon(rest='RADAR')": "Muon, RADAR for the rest",
-    "AcceleratedMuon(rest='RADAR')": "AcceleratedMuon, RADAR for the rest",
-    "Muon": "Muon, AdamW for the rest",
-    "hybrid": "Muon, RADAR for the rest",
-}
 
 
 def tables(store: Store) -> Iterator[str]:

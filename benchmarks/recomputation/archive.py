@@ -172,8 +172,8 @@ class Archive:
 
     def _all_of(self, label: str, study: Study) -> list[ArchivedRun]:
         contender = _contender(label, study)
-        in_setting = [run for run in self.runs if _same_setting(run.config, study)]
-        of_optimizer = [run for run in in_setting if run.config["optimizer"] == contender["optimizer"]]
+        named = [run for run in self.runs if run.config["optimizer"] == contender["optimizer"]]
+        of_optimizer = [run for run in named if _same_setting(run.config, study)]
         if "facts" in study:
             options = study["facts"]["contenders"][label]["options"]
         else:  # the search was made with the options that every contender has; without a search there are no others
@@ -215,9 +215,11 @@ def _is_at(run: ArchivedRun, choice: Choice) -> bool:
 
 def _same_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether a run or study belongs to the setting of a study; studies without facts use no other settings."""
+    if (one["task"], one["scale"]) != (other["task"], other["scale"]):
+        return False
     settings = (_settings(record) for record in (one, other))
     known = [found for found in settings if found is not None]
-    return (one["task"], one["scale"]) == (other["task"], other["scale"]) and (len(known) < 2 or known[0] == known[1])
+    return len(known) < 2 or known[0] == known[1]
 
 
 def _settings(record: Mapping[str, Any]) -> Mapping[str, Any] | None:

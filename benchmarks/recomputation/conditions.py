@@ -3,7 +3,7 @@
 import re
 
 from recomputation.archive import Archive, Study
-from recomputation.mini import finals, leads, said, totals, verdicts_of
+from recomputation.mini import finals, said, totals, verdicts_of
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.verdicts import deviation, mean
 
@@ -41,14 +41,10 @@ def per_condition(page: Page, _: re.Match[str]) -> Recomputed:
     return Recomputed(rows)
 
 
-def in_readme(page: Page, match: re.Match[str]) -> Recomputed:
-    """README's table of settings, and its sentence about longer training."""
-    phrases = []
-    for condition in ("1,000 steps", "3,000 steps"):
-        studies = _studies(page.archive, condition)
-        gains = [100 * verdicts_of(page.archive, studies[reference])["RADAR"].gain for reference in REFERENCES]
-        phrases.append(("by ", gains[0], " % and ", gains[1], " %"))
-    return Recomputed(leads(page, match).rows, phrases)
+def gains_of_radar(archive: Archive, condition: str) -> list[float]:
+    """In per cent, over both references."""
+    studies = _studies(archive, condition)
+    return [100 * verdicts_of(archive, studies[reference])["RADAR"].gain for reference in REFERENCES]
 
 
 def _studies(archive: Archive, condition: str) -> dict[str, Study]:

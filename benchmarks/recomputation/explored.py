@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recomputation.archive import Archive, Study
-from recomputation.mini import COMPARISON, SHOWN, totals
+from recomputation.mini import AGAINST_RADAR, COMPARISON, SHOWN, against_radar, totals, verdicts_of
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 
 KEPT = 3  # a third goes on
@@ -64,7 +64,26 @@ def _check_who_went_on(best: Mapping[str, list[tuple[float, float]]], exploratio
             raise ValueError(f"rung {rung + 1} of {exploration['task']}: {went_on} went on, and {expected} should have")
 
 
+def gains_over_radar(archive: Archive, task: str) -> dict[str, float]:
+    """Of the optimizers that were confirmed, in per cent."""
+    study = archive.study(task, name="confirm", reference="RADAR")
+    return {SHOWN.get(label, label): 100 * verdict.gain for label, verdict in verdicts_of(archive, study).items()}
+
+
+def in_short(page: Page, _: re.Match[str]) -> Recomputed:
+    """What was confirmed."""
+    gains = gains_over_radar(page.archive, "fineweb-qwen")
+    return Recomputed(phrases=[
+        ("RADAR for the rest is better by ", gains["Muon, RADAR for the rest"], " %"),
+        ("the mask of CautiousAdamW by ", gains["RADAR, cautious"], " %"),
+        ("CautiousAdamW itself by ", gains["CautiousAdamW"], " %"),
+        ("SOAP by ", gains["SOAP"], " %"),
+    ])  # fmt: skip
+
+
 TABLES: Tables = {
+    "In short": in_short,
     "How it was measured": totals,
     f"explored: {COMPARISON}": halving,
+    AGAINST_RADAR: against_radar,
 }

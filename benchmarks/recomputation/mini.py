@@ -24,12 +24,16 @@ SHOWN = {
     "Muon(rest='RADAR')": "Muon, RADAR for the rest",
     "AcceleratedMuon(rest='RADAR')": "AcceleratedMuon, RADAR for the rest",
     "Muon": "Muon, AdamW for the rest",
-    "hybrid": "Muon, RADAR for the rest",
+    "Hybrid": "Muon, RADAR for the rest",
+    "AIM(filter='GradientDifference(0.9, 0.1)', geometry='Relativistic(0.999)', "
+    "correction='Cautious(FixedPoint(ell_ratio=0.01))')": "RADAR, cautious",
+    "AIM(filter='GradientDifference(0.9, 0.01)', geometry='Relativistic(0.95)', "
+    "correction='Cautious(FixedPoint(ell_ratio=0.01))')": "RADAR, cautious",
 }
 CONTROL = "AdamW(tune='beta1')"
 REFERENCES = ("AdamW", CONTROL)
 COMPARISON = r"(?P<title>[^:]+) \(`(?P<task>[\w-]+)`\)"
-AGAINST_RADAR = f"against RADAR: {COMPARISON}"
+AGAINST_RADAR = rf"(?P<what>against RADAR|confirmed): {COMPARISON}"
 
 
 def comparison(page: Page, match: re.Match[str]) -> Recomputed:
@@ -47,7 +51,8 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
 
 def against_radar(page: Page, match: re.Match[str]) -> Recomputed:
     """Every rival of RADAR, the best first: rate, values, seeds, and the verdict against it."""
-    return against_reference(page.archive, _study(page.archive, match["task"], "RADAR"))
+    name = "confirm" if match["what"] == "confirmed" else "compare"
+    return against_reference(page.archive, page.archive.study(match["task"], name=name, reference="RADAR"))
 
 
 def against_reference(archive: Archive, study: Study) -> Recomputed:
@@ -156,4 +161,5 @@ TABLES: Tables = {
     "How it was measured": totals,
     "In short": in_short,
     COMPARISON: comparison,
+    AGAINST_RADAR: against_radar,
 }

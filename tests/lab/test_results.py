@@ -99,7 +99,7 @@ def test_the_reproduction_says_what_the_runs_do(archive: str, page: str, request
 
 def test_all_studies_with_seeds_until_decided_are_complete(mini: Store) -> None:
     found = findings(mini)
-    assert {f.study.reference for f in found if f.study.is_comparison} == {"AdamW", "AdamW(tune='beta1')"}
+    assert {f.study.reference for f in found if f.study.is_comparison} == {"AdamW", "AdamW(tune='beta1')", "RADAR"}
     assert [f.study for f in found if not f.progress.complete] == []
     assert mini.unreadable == mini.set_aside_reasons() == {}
 

@@ -1,0 +1,31 @@
+"""What README's table of settings and the sentences around it hold: numbers of several pages."""
+
+import re
+
+from recomputation.archive import Archive
+from recomputation.conditions import gains_of_radar
+from recomputation.explored import gains_over_radar
+from recomputation.mini import leads, verdicts_of
+from recomputation.pages import Page, Recomputed, Text
+
+OF_THE_PAPER = ("AdamW", "NAdam", "Lion", "Adan", "AdaBelief", "RAD")
+
+
+def in_short(page: Page, match: re.Match[str]) -> Recomputed:
+    """The table of settings; longer training; RADAR's rivals; what was confirmed to be better than RADAR."""
+    phrases: list[Text] = []
+    for condition in ("1,000 steps", "3,000 steps"):
+        gains = gains_of_radar(page.archive, condition)
+        phrases.append(("by ", gains[0], " % and ", gains[1], " %"))
+    phrases.append(("best on GPT-2, by ", _least_lead_over_the_papers(page.archive), " % and more"))
+    confirmed = gains_over_radar(page.archive, "fineweb-qwen")
+    phrases.append(("better than RADAR by ", confirmed["Muon, RADAR for the rest"], " %"))
+    phrases.append(("inside a cautious mask by ", confirmed["RADAR, cautious"], " %"))
+    return Recomputed(leads(page, match).rows, phrases)
+
+
+def _least_lead_over_the_papers(archive: Archive) -> float:
+    """In per cent, over the one that is closest."""
+    study = archive.study("wikitext103-gpt2", name="compare", reference="RADAR")
+    verdicts = verdicts_of(archive, study)
+    return min(-100 * verdicts[label].gain for label in OF_THE_PAPER)
