@@ -1,8 +1,9 @@
 """The studies behind the pages of results, and the commands that make their archives.
 
-    python benchmarks/evidence.py train STORE     take over the archived runs, then train all that is missing
-    python benchmarks/evidence.py status STORE    how far every study is
-    python benchmarks/evidence.py pack STORE      write docs/results/*.tar.xz
+    python benchmarks/evidence.py train STORE               take over the archived runs, then train all that is missing
+    python benchmarks/evidence.py train STORE --only TEXT   only the studies that have this in their titles
+    python benchmarks/evidence.py status STORE              how far every study is, by its title
+    python benchmarks/evidence.py pack STORE                write docs/results/*.tar.xz
 
 `ARCHIVES` states every study, in the order in which they are trained. Training can be interrupted at any time (Ctrl-C
 or `kill -TERM`); the same command continues. The archive of a page has the studies that are complete; the runs of all
@@ -19,9 +20,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from aimopt.lab import Exploration, compare, explore, run
+from aimopt.lab import Exploration, compare, explore, lengths, run
 from aimopt.lab.analysis.analyse import analyse_study
-from aimopt.lab.protocol.study import Study
+from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 from aimopt.paper.presets import table1
@@ -54,6 +55,9 @@ EXPLORED_RATES = (0.5, 1.0, 2.0, 4.0)
 IN_CONDITIONS = ("RADAR", "AdamW", "AdamW(betas=(0.829, 0.999))")
 IN_CONDITIONS_NAME = "conditions"
 CONDITIONS_RATES = (0.25, 0.5, 1.0, 2.0)
+# AdamW at these multiples of its steps says how many steps a gain is worth.
+OTHER_LENGTHS = (0.5, 2.0)
+WITH_OTHER_LENGTHS = ("cifar10-vit", "cifar100-resnet50", "wikitext103-gpt2", "fineweb-qwen", "wikitext2-finetune")
 
 
 def _of_length(steps: int, **settings: Any) -> dict[str, Any]:
@@ -73,6 +77,7 @@ CONDITIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 Evidence = Study | Exploration
+ReadRuns = Callable[[], Mapping[str, Run]]
 
 
 def against_both(task: str, seeds: int, *others: str, control_seeds: int | None = None) -> list[Study]:
@@ -175,12 +180,25 @@ ARCHIVES: Mapping[str, Callable[[], Sequence[Evidence]]] = {
 }
 
 
-def train(store: Store) -> None:
-    """Take over the runs of the archives, and train what is missing."""
+def at_other_lengths(evidence: Evidence, read_runs: ReadRuns) -> list[Study]:
+    """AdamW of a comparison with it at other lengths; nothing before the search has chosen its rate."""
+    if isinstance(evidence, Exploration) or evidence.task not in WITH_OTHER_LENGTHS:
+        return []
+    if (evidence.name, evidence.reference) != (COMPARISON, "AdamW"):
+        return []
+    runs = read_runs()
+    chosen = evidence.choice(evidence.contender(evidence.reference), runs)
+    return lengths(evidence, runs, OTHER_LENGTHS) if chosen else []
+
+
+def train(store: Store, part_of_title: str = "") -> None:
+    """Take over the runs of the archives, and train what is missing in the studies with this in their titles."""
     for name in (*ARCHIVES, UNFINISHED):
         if (archive := RESULTS / f"{name}.tar.xz").exists():
             _unpack(archive, store.root)
-    for name, evidence in _all_evidence():
+    for name, evidence in all_evidence(store.runs):
+        if part_of_title not in _title(evidence):
+            continue
         complete = _is_complete(evidence, store.runs())
         print(f"{name}: {_title(evidence)}{': complete' if complete else ''}", flush=True)
         if complete:  # not even its data are needed
@@ -194,7 +212,7 @@ def train(store: Store) -> None:
 def status(store: Store) -> None:
     """Print how far every study is."""
     runs = store.runs()
-    for name, evidence in _all_evidence():
+    for name, evidence in all_evidence(lambda: runs):
         missing = sum(not _settled(cell.config.identity, runs) for cell in evidence.cells(runs))
         missing += evidence.count_unknown_runs(runs)
         state = f"{missing} runs or more are missing" if missing else "complete"
@@ -204,9 +222,10 @@ def status(store: Store) -> None:
 def pack(store: Store) -> None:
     """Write the archives: one per page, and one with the runs of studies that are not complete."""
     runs = store.runs()
+    stated = [*all_evidence(lambda: runs)]
     packed: set[str] = set()
-    for name, studies in ARCHIVES.items():
-        complete = [evidence for evidence in studies() if _is_complete(evidence, runs)]
+    for name in ARCHIVES:
+        complete = [evidence for archive, evidence in stated if archive == name and _is_complete(evidence, runs)]
         files = dict(_definition(evidence, store) for evidence in complete)
         for evidence in complete:
             files |= _run_files(evidence, store, runs)
@@ -215,7 +234,7 @@ def pack(store: Store) -> None:
             print(f"{name}: packed {'; '.join(map(_title, complete))}")
         packed |= files.keys()
     begun: dict[str, bytes] = {}
-    for _, evidence in _all_evidence():
+    for _, evidence in stated:
         begun |= _run_files(evidence, store, runs)
     rest = {path: content for path, content in begun.items() if path not in packed}
     (RESULTS / f"{UNFINISHED}.tar.xz").unlink(missing_ok=True)
@@ -232,10 +251,13 @@ def _run_files(evidence: Evidence, store: Store, runs: Mapping[str, Run]) -> dic
     return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in paths}
 
 
-def _all_evidence() -> Iterator[tuple[str, Evidence]]:
+def all_evidence(read_runs: ReadRuns) -> Iterator[tuple[str, Evidence]]:
+    """Every study with the name of its archive; those at other lengths follow the one that chooses their rate."""
     for name, studies in ARCHIVES.items():
         for evidence in studies():
             yield name, evidence
+            for other in at_other_lengths(evidence, read_runs):
+                yield name, other
 
 
 def _title(evidence: Evidence) -> str:
@@ -285,8 +307,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("store", type=Path, help="folder of the runs")
+    parser.add_argument("--only", metavar="TEXT", default="", help="train the studies with this in their titles")
     given = parser.parse_args()
+    if given.only and given.command != "train":
+        parser.error("--only is an option of train")
+    options = (given.only,) if given.only else ()
     try:
-        COMMANDS[given.command](Store(given.store))
+        COMMANDS[given.command](Store(given.store), *options)
     except KeyboardInterrupt:
         sys.exit("stopped; nothing is lost, and the same command continues")

@@ -15,14 +15,16 @@ SHORT = {"steps": 8, "evaluate_every": 4, "warmup_steps": 0}
 
 def test_every_published_study_is_stated(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for name, studies in evidence.ARCHIVES.items():
-        stated = {_file_of(study, store) for study in studies()}
-        if not (evidence.RESULTS / f"{name}.tar.xz").exists():
-            continue
+    packed = {}
+    for name in evidence.ARCHIVES:
         with tarfile.open(evidence.RESULTS / f"{name}.tar.xz") as archive:
-            packed = {member.name for member in archive if member.name.startswith(("studies/", "explorations/"))}
-        assert packed
-        assert packed <= stated
+            archive.extractall(tmp_path, filter="data")
+            packed[name] = {path for path in archive.getnames() if path.startswith(("studies/", "explorations/"))}
+        assert packed[name]
+    runs = store.runs()
+    for name, study in evidence.all_evidence(lambda: runs):
+        packed[name].discard(_file_of(study, store))
+    assert not any(packed.values())
 
 
 def _file_of(study: evidence.Evidence, store: Store) -> str:
@@ -34,11 +36,12 @@ def _file_of(study: evidence.Evidence, store: Store) -> str:
 def test_trained_packed_and_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A study and an exploration: an empty store takes them from the archives, and nothing is trained again."""
+    """A study, the same at other lengths, and an exploration: another store takes them over and trains nothing."""
     optimizers = ["RADAR", "AdamW"]
     short = compare("digits", "demo", optimizers=optimizers, seeds=(0,), grid=(1.0,), settings=SHORT, untuned=False)
     exploration = Exploration.of("digits", "demo", optimizers=optimizers, rates=(1.0,), rungs=(1,), settings=SHORT)
     monkeypatch.setattr(evidence, "ARCHIVES", {"short": lambda: [short, exploration]})
+    monkeypatch.setattr(evidence, "WITH_OTHER_LENGTHS", ("digits",))
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
 
     store = Store(tmp_path / "store")
@@ -46,6 +49,7 @@ def test_trained_packed_and_taken_over(
     evidence.pack(store)
     packed = (tmp_path / "short.tar.xz").read_bytes()
     assert "short: packed compare of digits" in capsys.readouterr().out
+    assert {run.config.steps for run in store.runs().values()} == {4, 8, 16}
 
     other = Store(tmp_path / "other")
     evidence.status(other)
@@ -53,10 +57,10 @@ def test_trained_packed_and_taken_over(
     evidence.train(other)
     runs, trained = other.runs(), store.runs()
     assert {identity: run.sessions for identity, run in runs.items()} == {i: run.sessions for i, run in trained.items()}
-    assert capsys.readouterr().out.count("complete") == 2
+    assert capsys.readouterr().out.count("complete") == 4
     evidence.status(other)
     said = capsys.readouterr().out
-    assert said.count("complete") == 2
+    assert said.count("complete") == 4
     assert "missing" not in said
     evidence.pack(other)
     assert (tmp_path / "short.tar.xz").read_bytes() == packed
