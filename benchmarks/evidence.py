@@ -104,7 +104,9 @@ def mini() -> list[Evidence]:
         *against_both("cifar100-resnet50", 20),
         *against_both("pendulum-sac", 10),
         *against_both("halfcheetah-sac", 10),
+        *against_both("walker2d-sac", 10),
         *map(against_radar, ("wikitext103-gpt2", "cifar10-vit", "wikitext2-finetune")),
+        *map(against_radar, ("cifar100-resnet50", "fineweb-qwen", "halfcheetah-sac", "walker2d-sac")),
     ]
 
 

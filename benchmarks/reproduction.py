@@ -20,9 +20,11 @@ from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
 from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.report import phrasing
+from aimopt.lab.report.tables import saved_cell
 from aimopt.lab.report.verdicts import verdict_kind
 from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
+from aimopt.lab.stats.equivalent_steps import equivalent_steps
 from aimopt.lab.stats.paired import LEVEL
 from aimopt.lab.stats.sequential import relative_gains
 from aimopt.lab.stats.values import Better, Floats
@@ -117,9 +119,32 @@ def tables_in_looks(studies: Sequence[Study], runs: Mapping[str, Run]) -> Iterat
         ]
         yield f"| {' | '.join(cells)} |"
     yield ""
+    yield "| setting | AdamW, half the steps | AdamW | AdamW, twice the steps | RADAR | fewer steps than AdamW |"
+    yield "|---|---|---|---|---|---|"
+    yield from filter(None, (in_steps(pair, runs) for pair in analyses.values()))
+    yield ""
     for pair in analyses.values():
         yield from comparison_in_looks(pair)
         yield ""
+
+
+def in_steps(pair: Sequence[StudyAnalysis], runs: Mapping[str, Run]) -> str:
+    """A row: AdamW at half, usual and twice the steps, RADAR at the usual ones, and the steps that it saves."""
+    first, steps = pair[0], pair[0].study.facts.settings["steps"]
+    others = [analyse_study(study, runs) for study in evidence.at_other_lengths(first.study, lambda: runs)]
+    if not others or not all(other.progress.complete for other in others):
+        return ""
+    radar = most_seeds(pair, "RADAR")
+    by_length = {other.study.facts.settings["steps"]: other.standing("AdamW") for other in others}
+    by_length[steps] = most_seeds(pair, "AdamW")
+    values = {length: values_by_seed(standing) for length, standing in by_length.items()}
+    saved = saved_cell(equivalent_steps(values, values_by_seed(radar), steps, first.measure.better))
+    means = [mean(first, standing) for standing in (*(by_length[n] for n in sorted(by_length)), radar)]
+    return f"| {' | '.join([first.title, *means, f'{saved.text} {saved.below}'])} |"
+
+
+def values_by_seed(standing: Standing) -> dict[int, float]:
+    return {run.seed: run.value for run in standing.finals}
 
 
 def comparison_in_looks(pair: Sequence[StudyAnalysis]) -> Iterator[str]:

@@ -16,10 +16,12 @@ from scipy import stats
 import recompute
 from aimopt.lab.protocol.search import Search
 from aimopt.lab.stats import sequential
+from aimopt.lab.stats.equivalent_steps import equivalent_steps
 from aimopt.lab.stats.sequential import decide
 from aimopt.lab.stats.values import Better
 from recomputation.archive import Archive, searched_momenta
 from recomputation.pages import Page, disagreements, says
+from recomputation.steps import fewer_steps
 from recomputation.verdicts import decisions, holm, relative_gains, verdicts
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +159,26 @@ def test_relative_gains_agree_with_the_lab() -> None:
     for better in ("lower", "higher"):
         known = sequential.relative_gains([*own.values()], [*reference.values()], better)
         assert relative_gains(own, reference, better) == pytest.approx(known)
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_steps_saved_agree_with_the_lab(case: int) -> None:
+    """Two statements of one interpolation, on random values: inside the lengths of the reference, and beyond them."""
+    draw = np.random.default_rng(case)
+    better: Better = "lower" if case % 2 else "higher"
+    level = {250: 1.4, 500: 1.0, 1000: 0.8}
+    values = {n: {seed: mean + 0.05 * draw.normal() for seed in range(5)} for n, mean in level.items()}
+    if better == "higher":
+        values = {n: {seed: 3 - value for seed, value in by_seed.items()} for n, by_seed in values.items()}
+    center = draw.uniform(0.6, 1.6) if better == "lower" else draw.uniform(1.4, 2.4)
+    contender = {seed: center + 0.02 * draw.normal() for seed in range(10)}
+    known = equivalent_steps(values, contender, 500, better)
+    assert known is not None
+    side, saved, _, before_low, low, _, before_high, high, _ = fewer_steps(values, contender, 500, better)
+    assert {"": "", "above": "more than ", "below": "less than "}[known.side] == side
+    assert [saved, low, high] == pytest.approx([100 * share for share in known.saved], abs=0.05)
+    assert (before_low == "< ") == (known.steps.low <= known.shortest)
+    assert (before_high == "> ") == (known.steps.high >= known.longest)
 
 
 def test_an_archive_with_facts_needs_no_guess(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from recomputation.archive import PUBLISHED, Archive, Choice, Study, published_results
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
+from recomputation.steps import fewer_steps
 from recomputation.verdicts import Decision, decisions, deviation, mean, relative_gains
 
 # How the page names the contenders that have options.
@@ -89,12 +90,16 @@ def in_short(page: Page, _: re.Match[str]) -> Recomputed:
 
 
 def leads(page: Page, _: re.Match[str]) -> Recomputed:
-    """README's table: the same without the paper's numbers, in the order of the page."""
+    """README's table: per setting the means, and RADAR's gains over AdamW and over AdamW with a tuned β1, in brief."""
     rows: dict[str, Row] = {}
     for study in page.archive.studies:
         if study["name"] == "compare" and study["reference"] == "AdamW":
-            title = f"{study['facts']['title']}: {study['facts']['measure']['label']}"
-            rows[title] = [[title], *_lead(page.archive, study["task"])]
+            task, title = study["task"], f"{study['facts']['title']}: {study['facts']['measure']['label']}"
+            verdicts = [verdicts_of(page.archive, _study(page.archive, task, reference)) for reference in REFERENCES]
+            values = finals(page.archive, study)
+            means: list[Text] = [[mean(values[label])] for label in ("AdamW", "RADAR")]
+            gains = [briefly(by_label["RADAR"]) for by_label in verdicts]
+            rows[title] = [[title], *means, gains[0], steps_saved(page.archive, task), gains[1]]
     (section,) = (section for section in page.sections if section.marker == "leads")
     printed = [cells[0] for cells in section.rows]
     return Recomputed(sorted(rows.values(), key=lambda row: printed.index(str(row[0][0]))))
@@ -110,6 +115,35 @@ def _lead(archive: Archive, task: str) -> Row:
         *(said(verdicts[reference]["RADAR"]) for reference in REFERENCES),
         said(verdicts[CONTROL]["RADAR(tune='beta1')"]),
     ]
+
+
+def in_steps(page: Page, _: re.Match[str]) -> Recomputed:
+    """Per setting: AdamW at half, usual and twice the steps, RADAR at the usual ones, and the steps that it saves."""
+    rows: list[Row] = []
+    for section in page.sections:
+        match = re.fullmatch(COMPARISON, section.marker)
+        by_length = _reference_by_length(page.archive, match["task"]) if match else {}
+        if match and len(by_length) > 1:
+            means: list[Text] = [[mean(by_seed)] for _, by_seed in sorted(by_length.items())]
+            radar = finals(page.archive, _study(page.archive, match["task"], "AdamW"))["RADAR"]
+            rows.append([[match["title"]], *means, [mean(radar)], steps_saved(page.archive, match["task"])])
+    return Recomputed(rows)
+
+
+def steps_saved(archive: Archive, task: str) -> Text:
+    """How many steps RADAR saves of AdamW's; empty if AdamW was trained at one length only."""
+    study = _study(archive, task, "AdamW")
+    by_length, radar = _reference_by_length(archive, task), finals(archive, study)["RADAR"]
+    if len(by_length) == 1:
+        return [""]
+    return fewer_steps(by_length, radar, study["facts"]["settings"]["steps"], archive.measures(study)[2])
+
+
+def _reference_by_length(archive: Archive, task: str) -> dict[int, dict[int, float]]:
+    """AdamW's final values, by length and seed."""
+    other = [study for study in archive.studies if (study["task"], study["name"]) == (task, "lengths")]
+    studies = [_study(archive, task, "AdamW"), *other]
+    return {s["facts"]["settings"]["steps"]: archive.finals("AdamW", s) for s in studies}
 
 
 def unchecked(page: Page, match: re.Match[str]) -> Recomputed:
@@ -153,6 +187,14 @@ def said(decision: Decision | None) -> Text:
     return [f"{decision.verdict}: ", percent[0], " % [", percent[1], ", ", percent[2], "]"]
 
 
+def briefly(decision: Decision) -> Text:
+    """The gain with its interval: in bold if it is decided that there is one."""
+    gain, low, high = (100 * number for number in (decision.gain, decision.low, decision.high))
+    bold = "**" if decision.verdict in ("better", "worse") else ""
+    equal = "equal: " if decision.verdict.startswith("equal") else ""
+    return [f"{equal}{bold}", gain, f" %{bold} [", low, ", ", high, "]"]
+
+
 def _momentum(options: Mapping[str, Any]) -> float:
     return float(options["betas"][0])
 
@@ -160,6 +202,7 @@ def _momentum(options: Mapping[str, Any]) -> float:
 TABLES: Tables = {
     "How it was measured": totals,
     "In short": in_short,
+    "In steps": in_steps,
     COMPARISON: comparison,
     AGAINST_RADAR: against_radar,
 }

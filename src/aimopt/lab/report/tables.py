@@ -243,7 +243,7 @@ def cost(analysis: StudyAnalysis) -> Table | None:
             _ratio_cell(reached.ratio_interval if reached else None),
         ]
         if in_steps:
-            cells.append(TableCell("") if s.label == reference else _saved_cell(s.equivalent))
+            cells.append(TableCell("") if s.label == reference else saved_cell(s.equivalent))
         if timed:
             c = s.cost
             cells += [
@@ -278,7 +278,7 @@ def _cost_note(analysis: StudyAnalysis, *, timed: bool, in_steps: bool) -> str:
     return note
 
 
-def _saved_cell(known: EquivalentSteps | None) -> TableCell:
+def saved_cell(known: EquivalentSteps | None) -> TableCell:
     """The steps that a contender saves, in percent; beyond the lengths that the reference has, only a bound."""
     if known is None:
         return TableCell("–")
