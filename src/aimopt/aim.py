@@ -386,12 +386,14 @@ class AIM(LightOptimizer):
     @torch.no_grad()
     def eval(self) -> None:
         """Put the parameters where the model is to be evaluated: at an average, if the iterate keeps one."""
+        evaluation.refuse_immovable(self.param_groups, self.state, f"{type(self).__name__}.eval")
         for group in self.param_groups:
             evaluation.enter(group, self.state)
 
     @torch.no_grad()
     def train(self) -> None:
         """Put the parameters back to where training goes on, to the bit. Call it before the next step."""
+        evaluation.refuse_immovable(self.param_groups, self.state, f"{type(self).__name__}.train")
         for group in self.param_groups:
             evaluation.leave(group, self.state)
 
