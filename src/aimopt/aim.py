@@ -246,23 +246,34 @@ class AIM(LightOptimizer):
         return self._kernels.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
 
     def _step_groups(self, prepared: "list[tuple[Gathered, FusedGroup | None]]") -> None:
+        if torch.compiler.is_compiling():
+            for gathered, _ in prepared:
+                self._step_unfused(gathered)
+            return
         ran_other_code = False
         scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        for gathered, kernel in prepared:
-            if kernel is not None and ran_other_code:
-                # The unfused step may run a user's code, which can do anything to the tensors of later groups.
-                kernel = self._kernel_for(self._kernels.check(gathered))
-            unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
-            ran_other_code = ran_other_code or bool(unfused.params)
-            if any_distributed(unfused.params) and not torch.compiler.is_compiling():
-                unfused = unfused.localize() if works_on_shards(unfused.parts, unfused.group) else unfused
-            for bucket in buckets(unfused, scaling[0]):
-                move = bucket.move()
-                displacement = move.go()
-                bucket.store_params(move)
-                bucket.store_state(move)
-                for observer in self.observers:
-                    observer.record(unfused.group_index, move, displacement, bucket.places)
+        try:
+            for gathered, kernel in prepared:
+                if kernel is not None and ran_other_code:
+                    # The unfused step may run a user's code, which can do anything to the tensors of later groups.
+                    kernel = self._kernel_for(self._kernels.check(gathered))
+                unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
+                self._step_unfused(unfused)
+                ran_other_code = ran_other_code or bool(unfused.params)
+        finally:
+            self._kernels.release_tensors()  # of the groups after one that failed
+
+    def _step_unfused(self, gathered: Gathered) -> None:
+        """Step parameters that no kernel steps, one `Move` after the other."""
+        if any_distributed(gathered.params) and not torch.compiler.is_compiling():
+            gathered = gathered.localize() if works_on_shards(gathered.parts, gathered.group) else gathered
+        for bucket in buckets(gathered, getattr(self, "grad_scale", None)):
+            move = bucket.move()
+            displacement = move.go()
+            bucket.store_params(move)
+            bucket.store_state(move)
+            for observer in self.observers:
+                observer.record(gathered.group_index, move, displacement, bucket.places)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:

@@ -280,3 +280,20 @@ def test_a_refused_step_frees_gradients() -> None:
     fine.grad = None
     gc.collect()
     assert grad() is None
+
+
+def test_a_step_that_fails_after_its_beginning_frees_gradients() -> None:
+    import weakref
+
+    params = parameters([(5,), (6,)])
+    optimizer = aimopt.RADAR([{"params": [p]} for p in params])
+    advance(optimizer, params, 1)
+    optimizer.state[params[0]]["step"].fill_(-1)
+    push(params, 1)
+    with pytest.raises(RuntimeError, match="parameter 0 of group 0 cannot be stepped"):
+        optimizer.step()
+    assert params[1].grad is not None
+    grad = weakref.ref(params[1].grad)
+    params[1].grad = None
+    gc.collect()
+    assert grad() is None
