@@ -417,6 +417,8 @@ class AIM(LightOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """A state dict as torch's; torch.optim.AdamW can load it if the state is AdamW's."""
+        with naming_errors(f"{type(self).__name__}.state_dict"):
+            checkpoints.refuse_state_without_group(self)
         with checkpoints.exporting(self):
             return super().state_dict()
 

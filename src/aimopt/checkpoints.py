@@ -78,6 +78,17 @@ def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         after.remove()
 
 
+def refuse_state_without_group(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse state of a parameter that was removed from its group: a state dict has no place for it."""
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for p in optimizer.state:
+        if isinstance(p, Tensor) and id(p) not in known:
+            raise ValueError(
+                f"a parameter of shape {tuple(p.shape)} has state, but is in no group; add it to a group, or remove "
+                "its state (del optimizer.state[p])"
+            )
+
+
 def export(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Add the keys that torch's optimizers need and ours have under other names: ε = √ζ, and the kind of decay."""
     for group in state_dict["param_groups"]:

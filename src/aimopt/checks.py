@@ -1,7 +1,7 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from operator import is_, itemgetter
 from types import NoneType
 from typing import Any
 
@@ -86,17 +86,23 @@ class GroupValues:
         for index in range(len(groups)) if indices is None else indices:
             group = groups[index]
             try:
-                lr, values = group["lr"], _STEP_VALUES(group)
-                if isinstance(lr, Tensor):
-                    check_tensor_lr(lr)
-                elif self._checked.get(index) == (lr, values) and DECOUPLED_KEY not in group:
+                values = _STEP_VALUES(group)
+                _check_list(group["params"])
+                if isinstance(group["lr"], Tensor):
+                    check_tensor_lr(group["lr"])
+                elif self._is_checked(index, values) and DECOUPLED_KEY not in group:
                     continue
                 if DECOUPLED_KEY in group:  # written there by a user, as for torch's optimizers
                     group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
                 check_step_values(group)
             except (KeyError, ValueError) as error:
                 raise self.error(index, error) from None
-            self._checked[index] = lr, values
+            self._checked[index] = values
+
+    def _is_checked(self, index: int, values: tuple[Any, ...]) -> bool:
+        """Whether these are the objects of the last step. They are not compared: an array has no truth value."""
+        known = self._checked.get(index)
+        return known is not None and all(map(is_, known, values))
 
     def error(self, index: int, error: Exception) -> ValueError:
         """The error about a value of a group, which names the step and the group."""
@@ -104,7 +110,12 @@ class GroupValues:
         return ValueError(f"{self._optimizer}.step: group {index}: {problem}")
 
 
-_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
+_STEP_VALUES = itemgetter("lr", "weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
+
+
+def _check_list(params: Any) -> None:
+    if not isinstance(params, (list, tuple)):
+        raise ValueError(f"'params' must be a list of tensors, got a {type(params).__name__}")
 
 
 def check_callable(closure: Any, optimizer: str) -> None:

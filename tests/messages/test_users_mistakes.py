@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -53,6 +54,9 @@ def test_a_mistake_is_named(call: Callable[[], Any], message: str) -> None:
         call()
 
 
+PAIRS = torch.ones(2), np.ones(2)  # comparing one with a number gives no truth value
+
+
 def remove(key: str) -> Callable[[dict[str, Any]], Any]:
     return lambda group: group.pop(key)
 
@@ -68,13 +72,30 @@ def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
         (put(filter="Nobody"), "no filter is called 'Nobody'"),
         (put(gamma=None), r"GradientDifference: gamma must be a number in \[0, ∞\), got None"),
         (put(betas="ab"), r"betas must be the 2 numbers \(beta, beta2\), got 'ab'"),
+        *((put(weight_decay=pair), "weight_decay must be a finite number ≥ 0, got ") for pair in PAIRS),
+        *((put(amsgrad=pair), r"Relativistic: amsgrad must be one of \[True, False\], got ") for pair in PAIRS),
+        (put(amsgrad=torch.tensor(True)), r"Relativistic: amsgrad must be one of .*, got tensor\(True\)"),
+        (put(correction="Cautious"), "Cautious wraps another correction; set 'inner' to its name"),
+        (remove("params"), "it has no 'params'; put it back"),
+        (put(params=None), "'params' must be a list of tensors, got a NoneType"),
+        (put(params=iter([])), "'params' must be a list of tensors, got a list_iterator"),
     ],
 )
 def test_an_edited_group_is_named_and_nothing_moves(edit: Callable[[dict[str, Any]], Any], message: str) -> None:
     edited = optimizer()
+    edited.step()  # now what was checked is known
     (p,) = edited.param_groups[0]["params"]
     before = p.detach().clone()
     edit(edited.param_groups[0])
     with pytest.raises(ValueError, match=rf"^RADAR\.step: group 0: {message}"):
         edited.step()
     assert torch.equal(p, before)
+
+
+def test_state_of_a_parameter_that_is_in_no_group() -> None:
+    """torch's error would be the number that is the parameter's id."""
+    edited = optimizer()
+    kept = nn.Parameter(torch.ones(2))
+    edited.param_groups[0]["params"] = [kept]
+    with pytest.raises(ValueError, match=r"^RADAR.state_dict: a parameter of shape \(3, 2\) has state, .* in no group"):
+        edited.state_dict()

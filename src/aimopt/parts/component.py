@@ -23,7 +23,7 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isabstract
 from numbers import Integral, Real
@@ -177,7 +177,8 @@ class Component(ABC):
     def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
         """Refuse a field with a value that is not in `choices`."""
         value = getattr(self, name)
-        if value not in choices:
+        # A tensor or an array is compared element by element, which gives no truth value.
+        if isinstance(value, Tensor) or not isinstance(value, Hashable) or value not in choices:
             raise ValueError(f"{type(self).__name__}: {name} must be one of {list(choices)}, got {value!r}")
 
 
