@@ -39,12 +39,12 @@ from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
 from aimopt.step.begin import AddedState, begin_state, remove_state
 from aimopt.step.evaluation import TRAIN_MODE
-from aimopt.step.gather import Gathered, buckets
+from aimopt.step.gather import Gathered, buckets, refusal
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
-from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable
+from aimopt.step.usable import has_nonfinite_gradient, refuse_unusable
 
 if TYPE_CHECKING:
     from aimopt.backward import InBackward
@@ -267,7 +267,7 @@ class AIM(LightOptimizer):
         """Step parameters that no kernel steps, one `Move` after the other."""
         if any_distributed(gathered.params) and not torch.compiler.is_compiling():
             gathered = gathered.localize() if works_on_shards(gathered.parts, gathered.group) else gathered
-        for bucket in buckets(gathered, getattr(self, "grad_scale", None)):
+        for bucket in buckets(gathered, type(self).__name__, getattr(self, "grad_scale", None)):
             move = bucket.move()
             displacement = move.go()
             bucket.store_params(move)
@@ -382,10 +382,10 @@ class AIM(LightOptimizer):
             if self._must_skip():
                 raise NonFinite
 
-        grad_scale = getattr(self, "grad_scale", None)
+        name, grad_scale = type(self).__name__, getattr(self, "grad_scale", None)
         try:
             attempts = reevaluate(
-                ((g.group_index, bucket) for g in gathered for bucket in buckets(g, grad_scale)), evaluate
+                ((g.group_index, bucket) for g in gathered for bucket in buckets(g, name, grad_scale)), evaluate
             )
         except NonFinite:
             self.param_groups[0]["skipped_steps"] += 1

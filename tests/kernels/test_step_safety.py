@@ -158,7 +158,7 @@ def test_a_step_count_below_zero(fused: Any) -> None:
     params = parameters([(5,), (6,)])
     optimizer = stepped(params, fused=fused)
     optimizer.state[params[1]]["step"].fill_(-1)
-    assert_refuses(optimizer, match="parameter 1 of group 0 cannot be stepped: its state 'step' is -1")
+    assert_refuses(optimizer, match=r"^RADAR\.step: parameter 1 of group 0 cannot be stepped: its state 'step' is -1")
 
 
 @paths

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from aimopt.parts.component import State
 from aimopt.parts.composition import Parts
-from aimopt.step.gather import parameter_name
+from aimopt.step.gather import Unusable, parameter_name
 from aimopt.step.move import to_working_dtype
-from aimopt.step.usable import Unusable, why_unusable
+from aimopt.step.usable import why_unusable
 
 TRAIN_MODE = "train_mode"  # the key of a group, as in the package schedulefree
 TRAINING_POINT = "training_point"  # the state key
