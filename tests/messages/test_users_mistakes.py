@@ -41,6 +41,22 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: groups.layerwise(RADAR(MODEL.parameters()), MODEL, 0.5, depth=lambda _: "deep"),  # type: ignore[arg-type, return-value]
         "groups.layerwise: depth must give a number for 'weight', and gave 'deep'",
     ),
+    "layers of no optimizer": (
+        lambda: groups.layerwise(MODEL, MODEL, 0.5),
+        "groups.layerwise takes an optimizer, got Linear",
+    ),
+    "a hybrid of a number": (
+        lambda: aimopt.create("hybrid", MODEL, matrices=3),
+        "hybrid: matrices must be an optimizer of this package, such as aimopt.Muon, got 3",
+    ),
+    "a hybrid's rates": (
+        lambda: aimopt.create("hybrid", MODEL, matrix_options={"lr": 0.1}),
+        "hybrid: matrix_options has lr=0.1; both sides have one learning rate, lr",
+    ),
+    "a hybrid's decay": (
+        lambda: aimopt.create("hybrid", MODEL, rest_options={"weight_decay": 0.5}),
+        "hybrid: rest_options has weight_decay=0.5; write weight_decay, and matrix_weight_decay for the matrices",
+    ),
     "combine later": (
         lambda: groups.combine(optimizer()),
         "groups.combine: RADAR has stepped, and state is not carried over",
