@@ -183,10 +183,8 @@ def _check_structure(state_dict: Any) -> None:
 def _check_group_structure(group: dict[str, Any], name: str) -> None:
     params, names = group.get("params"), group.get("param_names")
     if not (isinstance(params, (list, tuple)) and all(type(key) in (int, str) for key in params)):
-        kinds = sorted({type(key).__name__ for key in params}) if isinstance(params, (list, tuple)) else ""
-        raise ValueError(
-            f"{name} must have a list 'params' of numbers or names, got a {type(params).__name__} {kinds or ''}"
-        )
+        of = f" of {sorted({type(key).__name__ for key in params})}" if isinstance(params, (list, tuple)) else ""
+        raise ValueError(f"{name} must have a list 'params' of numbers or names, got a {type(params).__name__}{of}")
     if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(params)):
         raise ValueError(f"{name} has {len(params)} 'params', but 'param_names' is {names!r}")
     if not isinstance(betas := group.get("betas", ()), (list, tuple)):
@@ -349,6 +347,7 @@ def _check_memory(p: Tensor, value: Tensor, key: str, name: str) -> None:
         f"of layout {value.layout}": value.layout != torch.strided,
         "on the meta device": value.is_meta and not p.is_meta,
         "expanded": is_expanded(value),
+        "quantized": value.is_quantized,
         "without memory": torch._is_functional_tensor(value) or value._is_zerotensor(),
         "a lazily negated or conjugated view": value.is_neg() or value.is_conj(),
     }

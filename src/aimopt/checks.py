@@ -143,6 +143,8 @@ def check_tensor_lr(lr: Any) -> None:
     """Refuse a tensor that is not a learning rate. torch's own test suite expects the first message."""
     if not isinstance(lr, Tensor):
         return
+    if lr.is_nested:  # it has no shape
+        raise ValueError("a tensor lr must be one real number, got a nested tensor")
     if lr.numel() != 1:
         raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
     if lr.dtype not in DTYPES or lr.is_complex() or lr.layout != torch.strided:
