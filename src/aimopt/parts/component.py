@@ -91,6 +91,10 @@ def is_zero(value: Any) -> bool:
     return isinstance(value, (int, float)) and value == 0
 
 
+# The values of the field `bias_correction`. A group stores one value for all parts that have this field, so "exact" is
+# valid in each of them, also where it means the same as True.
+BIAS_CORRECTIONS = (True, False, "exact")
+
 # The state key of the previous step's gradient. Parts that declare this buffer read it; the step writes it at its end.
 PREVIOUS_GRADIENT = "prev_grad"
 
