@@ -1,7 +1,7 @@
 """Checkpoints: continue a run that another optimizer began, and let others continue ours.
 
-A state dict is accepted if it holds the buffers that our parts need and no others, in the shapes of our parameters. It
-may come from any optimizer:
+A state dict is accepted if it holds the buffers that our parts need, in the shapes of our parameters, and no others of
+these shapes. It may come from any optimizer:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
