@@ -122,7 +122,7 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
     for i, (our_group, saved_group) in enumerate(zip(ours, saved, strict=True)):
         try:
             groups.append(_adapt_group(our_group, saved_group))
-            check_group({**groups[-1], "params": our_group["params"]})
+            check_group({**groups[-1], "params": our_group["params"]}, of_checkpoint=True)
         except ValueError as error:
             raise ValueError(f"group {i} of the checkpoint: {error}") from None
     state = dict(state_dict["state"])

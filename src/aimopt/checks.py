@@ -28,11 +28,14 @@ SHARED_KEYS = frozenset({"lr", TRAIN_MODE, "skipped_steps", *SWITCHES})
 RESERVED_KEYS = SHARED_KEYS | {"params", "param_names", "betas", "weight_decay", DECOUPLED_KEY, *Parts._fields}
 
 
-def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
-    """Refuse a group that cannot be stepped, alone or together with `others`."""
+def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = (), *, of_checkpoint: bool = False) -> None:
+    """Refuse a group that cannot be stepped, alone or together with `others`.
+
+    In a checkpoint the learning rate may be negative: a schedule may have lowered it below zero.
+    """
     parts = Parts.from_group(group)
     parts.validate()
-    _check_numbers(group)
+    _check_numbers(group, of_checkpoint)
     _check_switches(group)
     if parts.geometry.matrices_only:
         _check_matrices(group, parts.geometry)
@@ -129,9 +132,8 @@ def check_callable(closure: Any, optimizer: str) -> None:
 
 def check_step_values(group: dict[str, Any]) -> None:
     """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
-    lr = group["lr"]
-    if not (isinstance(lr, Tensor) or is_finite(lr)):
-        raise ValueError(f"lr must be a finite number, got {lr!r}")
+    if not isinstance(group["lr"], Tensor):
+        _check_finite("lr", group["lr"])
     _check_not_negative("weight_decay", group["weight_decay"])
     _check_switches(group)
     Parts.from_group(group)
@@ -153,13 +155,18 @@ def check_tensor_lr(lr: Any) -> None:
         raise ValueError(str(reason))
 
 
-def _check_numbers(group: dict[str, Any]) -> None:
+def _check_numbers(group: dict[str, Any], of_checkpoint: bool) -> None:
     lr = group["lr"]
     if isinstance(lr, Tensor):
         check_tensor_lr(lr)
         lr = 0.0 if lr.is_meta else lr.item()
-    _check_not_negative("lr", lr)
+    (_check_finite if of_checkpoint else _check_not_negative)("lr", lr)
     _check_not_negative("weight_decay", group["weight_decay"])
+
+
+def _check_finite(name: str, value: Any) -> None:
+    if not is_finite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
 
 
 def _check_not_negative(name: str, value: Any) -> None:
