@@ -289,3 +289,22 @@ def test_loaded_state_gets_the_precision_of_the_model() -> None:
         assert reader.state[p]["exp_avg"].dtype == torch.float64
         assert reader.state[p]["step"].dtype.is_floating_point
     advance(reader, double, 1)
+
+
+def test_a_run_whose_schedule_lowered_the_learning_rate_below_zero() -> None:
+    """A linear schedule does so if a run goes on after its end. Steps are made, so the run can be continued too."""
+    params = parameters()
+    optimizer = RADAR(params, lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 3)
+    for step in range(4):
+        advance(optimizer, params, 1, step)
+        schedule.step()
+    lr = optimizer.param_groups[0]["lr"]
+    assert lr < 0
+    others = [p.detach().clone().requires_grad_() for p in params]
+    continued = RADAR(others)
+    continued.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert continued.param_groups[0]["lr"] == lr
+    advance(optimizer, params, 1)
+    advance(continued, others, 1)
+    assert torch.equal(flat(params), flat(others))

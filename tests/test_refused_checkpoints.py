@@ -29,6 +29,30 @@ def test_a_checkpoint_with_an_invalid_value_is_refused() -> None:
             RADAR(params).load_state_dict(broken)
 
 
+# Values of a group or of a parameter's state, and the messages. They are made in the test, because torch warns of them.
+UNUSUAL: dict[str, tuple[Any, str]] = {
+    "lr": (lambda: torch.nested.nested_tensor([torch.ones(2)]), "a tensor lr must be one real number, got a nested"),
+    "amsgrad": (lambda: torch.ones(2), r"Relativistic: amsgrad must be one of \[True, False\], got tensor"),
+    "params": (lambda: None, r"must have a list 'params' of numbers or names, got a NoneType$"),
+    "prev_grad": (
+        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "'prev_grad' must be an ordinary dense tensor, and is not: quantized",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", UNUSUAL)
+@pytest.mark.filterwarnings("ignore")
+def test_unusual_values_are_refused(key: str) -> None:
+    radar, params = begun(RADAR)
+    make, message = UNUSUAL[key]
+    broken = radar.state_dict()
+    changed = broken["param_groups"][0] if key in broken["param_groups"][0] else broken["state"][0]
+    changed[key] = make()
+    with pytest.raises(ValueError, match=rf"^RADAR.load_state_dict: .*{message}"):
+        RADAR(params).load_state_dict(broken)
+
+
 def test_lion_refuses_a_run_of_adam() -> None:
     adamw, params = begun(torch.optim.AdamW)
     with pytest.raises(ValueError, match="'exp_avg_sq' has no meaning here"):

@@ -39,12 +39,12 @@ from aimopt.parts.text import part_from_text
 from aimopt.step import evaluation
 from aimopt.step.begin import AddedState, begin_state, remove_state
 from aimopt.step.evaluation import TRAIN_MODE
-from aimopt.step.gather import Gathered, buckets
+from aimopt.step.gather import Gathered, buckets, refusal
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
 from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
-from aimopt.step.usable import has_nonfinite_gradient, refusal, refuse_unusable
+from aimopt.step.usable import has_nonfinite_gradient, refuse_unusable
 
 if TYPE_CHECKING:
     from aimopt.backward import InBackward
@@ -246,23 +246,34 @@ class AIM(LightOptimizer):
         return self._kernels.locate(checked, scaled=getattr(self, "grad_scale", None) is not None)
 
     def _step_groups(self, prepared: "list[tuple[Gathered, FusedGroup | None]]") -> None:
+        if torch.compiler.is_compiling():
+            for gathered, _ in prepared:
+                self._step_unfused(gathered)
+            return
         ran_other_code = False
         scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        for gathered, kernel in prepared:
-            if kernel is not None and ran_other_code:
-                # The unfused step may run a user's code, which can do anything to the tensors of later groups.
-                kernel = self._kernel_for(self._kernels.check(gathered))
-            unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
-            ran_other_code = ran_other_code or bool(unfused.params)
-            if any_distributed(unfused.params) and not torch.compiler.is_compiling():
-                unfused = unfused.localize() if works_on_shards(unfused.parts, unfused.group) else unfused
-            for bucket in buckets(unfused, scaling[0]):
-                move = bucket.move()
-                displacement = move.go()
-                bucket.store_params(move)
-                bucket.store_state(move)
-                for observer in self.observers:
-                    observer.record(unfused.group_index, move, displacement, bucket.places)
+        try:
+            for gathered, kernel in prepared:
+                if kernel is not None and ran_other_code:
+                    # The unfused step may run a user's code, which can do anything to the tensors of later groups.
+                    kernel = self._kernel_for(self._kernels.check(gathered))
+                unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
+                self._step_unfused(unfused)
+                ran_other_code = ran_other_code or bool(unfused.params)
+        finally:
+            self._kernels.release_tensors()  # of the groups after one that failed
+
+    def _step_unfused(self, gathered: Gathered) -> None:
+        """Step parameters that no kernel steps, one `Move` after the other."""
+        if any_distributed(gathered.params) and not torch.compiler.is_compiling():
+            gathered = gathered.localize() if works_on_shards(gathered.parts, gathered.group) else gathered
+        for bucket in buckets(gathered, type(self).__name__, getattr(self, "grad_scale", None)):
+            move = bucket.move()
+            displacement = move.go()
+            bucket.store_params(move)
+            bucket.store_state(move)
+            for observer in self.observers:
+                observer.record(gathered.group_index, move, displacement, bucket.places)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -371,10 +382,10 @@ class AIM(LightOptimizer):
             if self._must_skip():
                 raise NonFinite
 
-        grad_scale = getattr(self, "grad_scale", None)
+        name, grad_scale = type(self).__name__, getattr(self, "grad_scale", None)
         try:
             attempts = reevaluate(
-                ((g.group_index, bucket) for g in gathered for bucket in buckets(g, grad_scale)), evaluate
+                ((g.group_index, bucket) for g in gathered for bucket in buckets(g, name, grad_scale)), evaluate
             )
         except NonFinite:
             self.param_groups[0]["skipped_steps"] += 1
@@ -386,12 +397,14 @@ class AIM(LightOptimizer):
     @torch.no_grad()
     def eval(self) -> None:
         """Put the parameters where the model is to be evaluated: at an average, if the iterate keeps one."""
+        evaluation.refuse_immovable(self.param_groups, self.state, f"{type(self).__name__}.eval")
         for group in self.param_groups:
             evaluation.enter(group, self.state)
 
     @torch.no_grad()
     def train(self) -> None:
         """Put the parameters back to where training goes on, to the bit. Call it before the next step."""
+        evaluation.refuse_immovable(self.param_groups, self.state, f"{type(self).__name__}.train")
         for group in self.param_groups:
             evaluation.leave(group, self.state)
 
@@ -404,6 +417,8 @@ class AIM(LightOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """A state dict as torch's; torch.optim.AdamW can load it if the state is AdamW's."""
+        with naming_errors(f"{type(self).__name__}.state_dict"):
+            checkpoints.refuse_state_without_group(self)
         with checkpoints.exporting(self):
             return super().state_dict()
 

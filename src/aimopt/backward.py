@@ -15,6 +15,8 @@ they fill a bucket, so that a thousand small parameters do not need a thousand c
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -104,6 +106,14 @@ def refuse_group(group: dict[str, Any], index: int) -> None:
     raise ValueError(f"in_backward: group {index}: {problem}")
 
 
+@dataclass
+class Waiting:
+    """The parameters of a backward pass whose gradients are complete, and wait for others to fill a bucket."""
+
+    params: list[Tensor] = field(default_factory=list)
+    nbytes: int = 0
+
+
 class InBackward:
     """An optimizer that steps in backward. `in_backward` makes it."""
 
@@ -119,8 +129,7 @@ class InBackward:
         self._accumulating = False
         self._begun = False  # whether a parameter of the present step has moved
         self._moved: set[int] = set()  # the ids of the parameters that have
-        self._waiting: dict[int, Tensor] = {}  # by id: parameters with a complete gradient
-        self._waiting_bytes = 0
+        self._waiting: dict[int, Waiting] = {}  # by the id of the backward pass
         self._norm: Tensor | None = None  # of the gradients of the present step so far
         self._positions: dict[int, tuple[int, int]] = {}  # by id: group and position in it
         self._lock = RLock()  # backward has one thread per device
@@ -168,6 +177,7 @@ class InBackward:
                 self.last_norm = torch.where(self._norm.isfinite(), self._norm, last.to(self._norm.device))
             self._norm, self._begun = None, False
             self._moved.clear()
+            self._waiting.clear()  # of a backward pass that failed: it did not come to its end
 
     def refuse_scaler(self) -> None:
         """Raise: a GradScaler is about to use the optimizer."""
@@ -182,12 +192,15 @@ class InBackward:
             return
         with self._lock:
             self._refuse_parameter(p)
-            if not self._waiting:
-                Variable._execution_engine.queue_callback(self._move_waiting)  # at the end of this backward pass
-            self._waiting[id(p)] = p
-            self._waiting_bytes += p.grad.nbytes
-            if self._waiting_bytes >= self.bucket_bytes:
-                self._move_waiting()
+            backward_pass = torch._C._current_graph_task_id()
+            if backward_pass not in self._waiting:
+                self._waiting[backward_pass] = Waiting()
+                Variable._execution_engine.queue_callback(partial(self._move_waiting, backward_pass))  # at its end
+            waiting = self._waiting[backward_pass]
+            waiting.params.append(p)
+            waiting.nbytes += p.grad.nbytes
+            if waiting.nbytes >= self.bucket_bytes:
+                self._move_waiting(backward_pass)
 
     def arrive_averaged(self, params: list[Tensor], grads: list[Tensor]) -> None:
         """Called when a bucket of gradients of DistributedDataParallel is averaged."""
@@ -214,12 +227,10 @@ class InBackward:
                 "handle.accumulating():`; use torch.utils.checkpoint with use_reentrant=False"
             )
 
-    def _move_waiting(self) -> None:
+    def _move_waiting(self, backward_pass: int) -> None:
         with self._lock:
-            waiting = [p for p in self._waiting.values() if p.grad is not None]
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._move(waiting)
+            waiting = self._waiting.pop(backward_pass, Waiting())
+            self._move([p for p in waiting.params if p.grad is not None])
 
     def _move(self, params: list[Tensor]) -> None:
         """Step these parameters, and free their gradients."""

@@ -1,7 +1,7 @@
 """Checkpoints: continue a run that another optimizer began, and let others continue ours.
 
-A state dict is accepted if it holds the buffers that our parts need and no others, in the shapes of our parameters. It
-may come from any optimizer:
+A state dict is accepted if it holds the buffers that our parts need, in the shapes of our parameters, and no others of
+these shapes. It may come from any optimizer:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
@@ -78,6 +78,17 @@ def adapting(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         after.remove()
 
 
+def refuse_state_without_group(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse state of a parameter that was removed from its group: a state dict has no place for it."""
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for p in optimizer.state:
+        if isinstance(p, Tensor) and id(p) not in known:
+            raise ValueError(
+                f"a parameter of shape {tuple(p.shape)} has state, but is in no group; add it to a group, or remove "
+                "its state (del optimizer.state[p])"
+            )
+
+
 def export(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Add the keys that torch's optimizers need and ours have under other names: ε = √ζ, and the kind of decay."""
     for group in state_dict["param_groups"]:
@@ -111,7 +122,7 @@ def adapt(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[
     for i, (our_group, saved_group) in enumerate(zip(ours, saved, strict=True)):
         try:
             groups.append(_adapt_group(our_group, saved_group))
-            check_group({**groups[-1], "params": our_group["params"]})
+            check_group({**groups[-1], "params": our_group["params"]}, of_checkpoint=True)
         except ValueError as error:
             raise ValueError(f"group {i} of the checkpoint: {error}") from None
     state = dict(state_dict["state"])
@@ -172,10 +183,8 @@ def _check_structure(state_dict: Any) -> None:
 def _check_group_structure(group: dict[str, Any], name: str) -> None:
     params, names = group.get("params"), group.get("param_names")
     if not (isinstance(params, (list, tuple)) and all(type(key) in (int, str) for key in params)):
-        kinds = sorted({type(key).__name__ for key in params}) if isinstance(params, (list, tuple)) else ""
-        raise ValueError(
-            f"{name} must have a list 'params' of numbers or names, got a {type(params).__name__} {kinds or ''}"
-        )
+        of = f" of {sorted({type(key).__name__ for key in params})}" if isinstance(params, (list, tuple)) else ""
+        raise ValueError(f"{name} must have a list 'params' of numbers or names, got a {type(params).__name__}{of}")
     if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(params)):
         raise ValueError(f"{name} has {len(params)} 'params', but 'param_names' is {names!r}")
     if not isinstance(betas := group.get("betas", ()), (list, tuple)):
@@ -338,6 +347,7 @@ def _check_memory(p: Tensor, value: Tensor, key: str, name: str) -> None:
         f"of layout {value.layout}": value.layout != torch.strided,
         "on the meta device": value.is_meta and not p.is_meta,
         "expanded": is_expanded(value),
+        "quantized": value.is_quantized,
         "without memory": torch._is_functional_tensor(value) or value._is_zerotensor(),
         "a lazily negated or conjugated view": value.is_neg() or value.is_conj(),
     }

@@ -1,7 +1,7 @@
 """The checks of a parameter group: every mistake gets an error that names the value and what to do."""
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from operator import is_, itemgetter
 from types import NoneType
 from typing import Any
 
@@ -28,11 +28,14 @@ SHARED_KEYS = frozenset({"lr", TRAIN_MODE, "skipped_steps", *SWITCHES})
 RESERVED_KEYS = SHARED_KEYS | {"params", "param_names", "betas", "weight_decay", DECOUPLED_KEY, *Parts._fields}
 
 
-def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> None:
-    """Refuse a group that cannot be stepped, alone or together with `others`."""
+def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = (), *, of_checkpoint: bool = False) -> None:
+    """Refuse a group that cannot be stepped, alone or together with `others`.
+
+    In a checkpoint the learning rate may be negative: a schedule may have lowered it below zero.
+    """
     parts = Parts.from_group(group)
     parts.validate()
-    _check_numbers(group)
+    _check_numbers(group, of_checkpoint)
     _check_switches(group)
     if parts.geometry.matrices_only:
         _check_matrices(group, parts.geometry)
@@ -86,17 +89,23 @@ class GroupValues:
         for index in range(len(groups)) if indices is None else indices:
             group = groups[index]
             try:
-                lr, values = group["lr"], _STEP_VALUES(group)
-                if isinstance(lr, Tensor):
-                    check_tensor_lr(lr)
-                elif self._checked.get(index) == (lr, values) and DECOUPLED_KEY not in group:
+                values = _STEP_VALUES(group)
+                _check_list(group["params"])
+                if isinstance(group["lr"], Tensor):
+                    check_tensor_lr(group["lr"])
+                elif self._is_checked(index, values) and DECOUPLED_KEY not in group:
                     continue
                 if DECOUPLED_KEY in group:  # written there by a user, as for torch's optimizers
                     group["decay"] = decay_kind(group.pop(DECOUPLED_KEY)).__name__
                 check_step_values(group)
             except (KeyError, ValueError) as error:
                 raise self.error(index, error) from None
-            self._checked[index] = lr, values
+            self._checked[index] = values
+
+    def _is_checked(self, index: int, values: tuple[Any, ...]) -> bool:
+        """Whether these are the objects of the last step. They are not compared: an array has no truth value."""
+        known = self._checked.get(index)
+        return known is not None and all(map(is_, known, values))
 
     def error(self, index: int, error: Exception) -> ValueError:
         """The error about a value of a group, which names the step and the group."""
@@ -104,7 +113,12 @@ class GroupValues:
         return ValueError(f"{self._optimizer}.step: group {index}: {problem}")
 
 
-_STEP_VALUES = itemgetter("weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
+_STEP_VALUES = itemgetter("lr", "weight_decay", TRAIN_MODE, *Parts._fields, *SWITCHES)
+
+
+def _check_list(params: Any) -> None:
+    if not isinstance(params, (list, tuple)):
+        raise ValueError(f"'params' must be a list of tensors, got a {type(params).__name__}")
 
 
 def check_callable(closure: Any, optimizer: str) -> None:
@@ -118,9 +132,8 @@ def check_callable(closure: Any, optimizer: str) -> None:
 
 def check_step_values(group: dict[str, Any]) -> None:
     """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
-    lr = group["lr"]
-    if not (isinstance(lr, Tensor) or is_finite(lr)):
-        raise ValueError(f"lr must be a finite number, got {lr!r}")
+    if not isinstance(group["lr"], Tensor):
+        _check_finite("lr", group["lr"])
     _check_not_negative("weight_decay", group["weight_decay"])
     _check_switches(group)
     Parts.from_group(group)
@@ -132,6 +145,8 @@ def check_tensor_lr(lr: Any) -> None:
     """Refuse a tensor that is not a learning rate. torch's own test suite expects the first message."""
     if not isinstance(lr, Tensor):
         return
+    if lr.is_nested:  # it has no shape
+        raise ValueError("a tensor lr must be one real number, got a nested tensor")
     if lr.numel() != 1:
         raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
     if lr.dtype not in DTYPES or lr.is_complex() or lr.layout != torch.strided:
@@ -140,13 +155,18 @@ def check_tensor_lr(lr: Any) -> None:
         raise ValueError(str(reason))
 
 
-def _check_numbers(group: dict[str, Any]) -> None:
+def _check_numbers(group: dict[str, Any], of_checkpoint: bool) -> None:
     lr = group["lr"]
     if isinstance(lr, Tensor):
         check_tensor_lr(lr)
         lr = 0.0 if lr.is_meta else lr.item()
-    _check_not_negative("lr", lr)
+    (_check_finite if of_checkpoint else _check_not_negative)("lr", lr)
     _check_not_negative("weight_decay", group["weight_decay"])
+
+
+def _check_finite(name: str, value: Any) -> None:
+    if not is_finite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
 
 
 def _check_not_negative(name: str, value: Any) -> None:

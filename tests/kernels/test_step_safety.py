@@ -158,7 +158,7 @@ def test_a_step_count_below_zero(fused: Any) -> None:
     params = parameters([(5,), (6,)])
     optimizer = stepped(params, fused=fused)
     optimizer.state[params[1]]["step"].fill_(-1)
-    assert_refuses(optimizer, match="parameter 1 of group 0 cannot be stepped: its state 'step' is -1")
+    assert_refuses(optimizer, match=r"^RADAR\.step: parameter 1 of group 0 cannot be stepped: its state 'step' is -1")
 
 
 @paths
@@ -278,5 +278,22 @@ def test_a_refused_step_frees_gradients() -> None:
     assert fine.grad is not None
     grad = weakref.ref(fine.grad)
     fine.grad = None
+    gc.collect()
+    assert grad() is None
+
+
+def test_a_step_that_fails_after_its_beginning_frees_gradients() -> None:
+    import weakref
+
+    params = parameters([(5,), (6,)])
+    optimizer = aimopt.RADAR([{"params": [p]} for p in params])
+    advance(optimizer, params, 1)
+    optimizer.state[params[0]]["step"].fill_(-1)
+    push(params, 1)
+    with pytest.raises(RuntimeError, match="parameter 0 of group 0 cannot be stepped"):
+        optimizer.step()
+    assert params[1].grad is not None
+    grad = weakref.ref(params[1].grad)
+    params[1].grad = None
     gc.collect()
     assert grad() is None

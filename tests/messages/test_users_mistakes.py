@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -40,6 +41,22 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: groups.layerwise(RADAR(MODEL.parameters()), MODEL, 0.5, depth=lambda _: "deep"),  # type: ignore[arg-type, return-value]
         "groups.layerwise: depth must give a number for 'weight', and gave 'deep'",
     ),
+    "layers of no optimizer": (
+        lambda: groups.layerwise(MODEL, MODEL, 0.5),
+        "groups.layerwise takes an optimizer, got Linear",
+    ),
+    "a hybrid of a number": (
+        lambda: aimopt.create("hybrid", MODEL, matrices=3),
+        "hybrid: matrices must be an optimizer of this package, such as aimopt.Muon, got 3",
+    ),
+    "a hybrid's rates": (
+        lambda: aimopt.create("hybrid", MODEL, matrix_options={"lr": 0.1}),
+        "hybrid: matrix_options has lr=0.1; both sides have one learning rate, lr",
+    ),
+    "a hybrid's decay": (
+        lambda: aimopt.create("hybrid", MODEL, rest_options={"weight_decay": 0.5}),
+        "hybrid: rest_options has weight_decay=0.5; write weight_decay, and matrix_weight_decay for the matrices",
+    ),
     "combine later": (
         lambda: groups.combine(optimizer()),
         "groups.combine: RADAR has stepped, and state is not carried over",
@@ -51,6 +68,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_mistake_is_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+PAIRS = torch.ones(2), np.ones(2)  # comparing one with a number gives no truth value
 
 
 def remove(key: str) -> Callable[[dict[str, Any]], Any]:
@@ -68,13 +88,30 @@ def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
         (put(filter="Nobody"), "no filter is called 'Nobody'"),
         (put(gamma=None), r"GradientDifference: gamma must be a number in \[0, ∞\), got None"),
         (put(betas="ab"), r"betas must be the 2 numbers \(beta, beta2\), got 'ab'"),
+        *((put(weight_decay=pair), "weight_decay must be a finite number ≥ 0, got ") for pair in PAIRS),
+        *((put(amsgrad=pair), r"Relativistic: amsgrad must be one of \[True, False\], got ") for pair in PAIRS),
+        (put(amsgrad=torch.tensor(True)), r"Relativistic: amsgrad must be one of .*, got tensor\(True\)"),
+        (put(correction="Cautious"), "Cautious wraps another correction; set 'inner' to its name"),
+        (remove("params"), "it has no 'params'; put it back"),
+        (put(params=None), "'params' must be a list of tensors, got a NoneType"),
+        (put(params=iter([])), "'params' must be a list of tensors, got a list_iterator"),
     ],
 )
 def test_an_edited_group_is_named_and_nothing_moves(edit: Callable[[dict[str, Any]], Any], message: str) -> None:
     edited = optimizer()
+    edited.step()  # now what was checked is known
     (p,) = edited.param_groups[0]["params"]
     before = p.detach().clone()
     edit(edited.param_groups[0])
     with pytest.raises(ValueError, match=rf"^RADAR\.step: group 0: {message}"):
         edited.step()
     assert torch.equal(p, before)
+
+
+def test_state_of_a_parameter_that_is_in_no_group() -> None:
+    """torch's error would be the number that is the parameter's id."""
+    edited = optimizer()
+    kept = nn.Parameter(torch.ones(2))
+    edited.param_groups[0]["params"] = [kept]
+    with pytest.raises(ValueError, match=r"^RADAR.state_dict: a parameter of shape \(3, 2\) has state, .* in no group"):
+        edited.state_dict()

@@ -122,6 +122,38 @@ def test_the_way_back_from_evaluation_is_exact(iterate: Any, dtype: torch.dtype)
     advance(optimizer, params, 2)
 
 
+# What is done to a parameter, its state and the buffer that is copied, and the message.
+SPOILED: dict[str, tuple[Any, str]] = {
+    "parameter freed": (lambda p, state, key: p.untyped_storage().resize_(0), "it needs .* its storage holds 0"),
+    "point freed": (lambda p, state, key: state[key].untyped_storage().resize_(0), "its state .* storage holds 0"),
+    "other shape": (
+        lambda p, state, key: p.__setattr__("data", torch.zeros(2, *p.shape)),
+        r"it has shape \(2, 5, 4\) and the state",
+    ),
+    "no tensor": (lambda p, state, key: state.__setitem__(key, None), "its state .* is a NoneType, not a tensor"),
+}
+
+
+@pytest.mark.parametrize("iterate", [Average(0.9), ScheduleFree()], ids=repr)
+@pytest.mark.parametrize("spoiled", SPOILED)
+@pytest.mark.parametrize("method", ["eval", "train"])
+def test_a_point_that_cannot_be_copied_is_refused_before_any_parameter_moves(
+    iterate: Any, spoiled: str, method: str
+) -> None:
+    """torch would read freed memory, and would fill a larger shape with copies."""
+    params = parameters()
+    optimizer = RADAR(params[::-1], 0.1, iterate=iterate)
+    advance(optimizer, params, 3)
+    if method == "train":
+        optimizer.eval()
+    before, (spoil, message) = flat(params[1:]), SPOILED[spoiled]
+    key = "training_point" if method == "train" else next(iter(iterate.buffers()))
+    spoil(params[0], optimizer.state[params[0]], key)
+    with pytest.raises(RuntimeError, match=rf"RADAR\.{method}: parameter 3 of group 0 cannot be moved: {message}"):
+        getattr(optimizer, method)()
+    assert torch.equal(flat(params[1:]), before)
+
+
 @pytest.mark.parametrize("iterate", ITERATES, ids=repr)
 @pytest.mark.parametrize("evaluating", [True, False])
 def test_a_checkpoint_holds_the_iterate(iterate: Any, evaluating: bool) -> None:

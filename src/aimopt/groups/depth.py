@@ -93,6 +93,8 @@ def layerwise(
         decay: the factor per block, often between 0.65 and 0.95.
         depth: a function from a parameter's name to its depth (0 at the input), for models whose names do not say it.
     """
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(f"groups.layerwise takes an optimizer, got {type(optimizer).__name__}")
     if not isinstance(model, nn.Module):
         raise ValueError(f"groups.layerwise takes the model, a torch.nn.Module, got {type(model).__name__}")
     if not (is_finite(decay) and 0 < decay <= 1):

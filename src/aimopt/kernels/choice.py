@@ -5,8 +5,8 @@ from torch import Tensor
 from aimopt.kernels import FusedGroup
 from aimopt.kernels.memory import CheckedGroup, GroupMemory
 from aimopt.messages.reason import Reason
-from aimopt.step.gather import Gathered, invalid_count
-from aimopt.step.usable import refusal, why_intercepted
+from aimopt.step.gather import Gathered, invalid_count, refusal
+from aimopt.step.usable import why_intercepted
 
 UNREACHABLE = Reason("its memory has gaps, or its state or gradient has another dtype, layout or device")
 

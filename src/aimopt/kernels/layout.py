@@ -54,7 +54,7 @@ class RowLayout:
     The first scalar is the step count. The first stream is the parameter, the last one the gradient. `rank` is the
     position of the parameter in its optimizer, for the random bits of stochastic rounding. The span is where the
     elements are in the whole tensor, of which a shard is a part: element e is at offset + e + (e // run)·gap. Streams
-    in 8 bits have scales, in the order of the streams; their tensors are whole.
+    in 8 bits have scales, in the order of the streams; their tensors are whole, or a run of whole blocks.
     """
 
     scalars: int

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from aimopt.kernels.records import Gradients, ListRow, NativeRow, describe, overlaps, record
 from aimopt.messages.reason import Reason
-from aimopt.step.gather import Gathered
+from aimopt.step.gather import Gathered, refusal
 from aimopt.step.shards import Place
 from aimopt.step.storage import extent, has_storage
-from aimopt.step.usable import refusal, refuse_unusable
+from aimopt.step.usable import refuse_unusable
 
 MAPPINGS = Path("/proc/self/maps")
 Places = tuple[Place | None, Mapping[str, Place]]  # of a parameter and of its state

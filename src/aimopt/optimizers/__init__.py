@@ -1,27 +1,29 @@
-"""The named optimizers: each only picks parts. Those not in the table are `Decoupled` or `Coupled`, and `Last`.
+"""The named optimizers: each only picks parts.
 
-    optimizer          filter               geometry       correction
-    SGDM               HeavyBall            Euclidean      Direct
-    Nesterov           HeavyBall            Euclidean      FixedPoint
-    Adam, AdamW        EMA                  Adaptive       Direct
-    NAdam              ScheduledNesterov    Adaptive       Direct           torch's, with scheduled μ
-    ConstantNAdam      EMA                  Adaptive       FixedPoint       the paper's, with constant β1
-    QHAdam             QuasiHyperbolic      Adaptive       Direct
-    Adan               AdanPair             Adaptive       Direct
-    AdaBelief          EMA                  Belief         Direct
-    AdEMAMix           TwoSpeed             Adaptive       Direct
-    MARS               VarianceReduced      Adaptive       Direct           its geometry sees the corrected gradient
-    CautiousAdamW      EMA                  Adaptive       Cautious         around Direct
-    LAMB               EMA                  Adaptive       Direct           decay TrustRatio
-    ScheduleFreeAdamW  Unfiltered           Adaptive       Direct           iterate ScheduleFree
-    RAD                EMA                  Relativistic   Direct
-    RADAR              GradientDifference   Relativistic   FixedPoint
-    Lion               Lookback             Sign           Direct
-    AcceleratedLion    Lookback             Sign           FixedPoint       open in the paper
-    Muon               HeavyBall            Spectral       MixThenMap       Direct without Nesterov momentum
-    AcceleratedMuon    HeavyBall            Spectral       FixedPoint       open in the paper
-    NorMuon            HeavyBall            at the right   MixThenMap       geometry NormalizedSpectral
-    SOAP               EMA                  Eigenbasis     Direct
+Where the table names no other, the decay is `Decoupled` or `Coupled`, and the iterate is `Last`.
+
+    optimizer          filter              geometry            correction
+    SGDM               HeavyBall           Euclidean           Direct
+    Nesterov           HeavyBall           Euclidean           FixedPoint
+    Adam, AdamW        EMA                 Adaptive            Direct
+    NAdam              ScheduledNesterov   Adaptive            Direct      torch's, with scheduled μ
+    ConstantNAdam      EMA                 Adaptive            FixedPoint  the paper's, with constant β1
+    QHAdam             QuasiHyperbolic     Adaptive            Direct
+    Adan               AdanPair            Adaptive            Direct
+    AdaBelief          EMA                 Belief              Direct
+    AdEMAMix           TwoSpeed            Adaptive            Direct
+    MARS               VarianceReduced     Adaptive            Direct      its geometry sees the corrected gradient
+    CautiousAdamW      EMA                 Adaptive            Cautious    around Direct
+    LAMB               EMA                 Adaptive            Direct      decay TrustRatio
+    ScheduleFreeAdamW  Unfiltered          Adaptive            Direct      iterate ScheduleFree
+    RAD                EMA                 Relativistic        Direct
+    RADAR              GradientDifference  Relativistic        FixedPoint
+    Lion               Lookback            Sign                Direct
+    AcceleratedLion    Lookback            Sign                FixedPoint  open in the paper
+    Muon               HeavyBall           Spectral            MixThenMap  Direct without Nesterov momentum
+    AcceleratedMuon    HeavyBall           Spectral            FixedPoint  open in the paper
+    NorMuon            HeavyBall           NormalizedSpectral  MixThenMap
+    SOAP               EMA                 Eigenbasis          Direct
 
 `create("radar", model, lr=1e-3)` builds one by name; all take the keywords of `Keywords` as well.
 `create("hybrid", model, lr=1e-3)` is Muon on hidden matrices and RADAR on the rest (`hybrid.py`).

@@ -73,6 +73,8 @@ def hybrid(
             f"hybrid: the types of layers decide which parameters are matrices, so pass the model; got "
             f"{type(model).__name__}. Parameters alone can be given to groups.combine(Muon(…), RADAR(…))"
         )
+    _check_side(matrices=matrices, matrix_options=matrix_options)
+    _check_side(rest=rest, rest_options=rest_options)
     split = groups.split(model, head=head, rules=rules, split_fused=split_fused)
     if decay_all:
         split = replace(split, decisions=[replace(decision, decay=True) for decision in split.decisions])
@@ -88,6 +90,20 @@ def hybrid(
     if layer_decay is not None:
         groups.layerwise(optimizer, model, layer_decay)
     return optimizer
+
+
+def _check_side(**arguments: Any) -> None:
+    """Refuse what is no optimizer, and options of one side that are arguments of the hybrid."""
+    (side, optimizer), (options_name, options) = arguments.items()
+    if not (isinstance(optimizer, type) and issubclass(optimizer, AIM)):
+        raise ValueError(f"hybrid: {side} must be an optimizer of this package, such as aimopt.Muon, got {optimizer!r}")
+    instead = {
+        "lr": "both sides have one learning rate, lr; groups of the result can have others",
+        "weight_decay": "write weight_decay, and matrix_weight_decay for the matrices",
+    }
+    for name, hint in instead.items():
+        if name in (options or {}):
+            raise ValueError(f"hybrid: {options_name} has {name}={options[name]!r}; {hint}")
 
 
 def matched_rms(matrices: type[AIM]) -> dict[str, str]:

@@ -23,7 +23,7 @@ A correction may evaluate the closure again: it then defines `solve`, and steps 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isabstract
 from numbers import Integral, Real
@@ -90,6 +90,10 @@ def is_zero(value: Any) -> bool:
     """Whether a hyperparameter is known to be zero; it may also be a symbol, when a kernel is made."""
     return isinstance(value, (int, float)) and value == 0
 
+
+# The values of the field `bias_correction`. A group stores one value for all parts that have this field, so "exact" is
+# valid in each of them, also where it means the same as True.
+BIAS_CORRECTIONS = (True, False, "exact")
 
 # The state key of the previous step's gradient. Parts that declare this buffer read it; the step writes it at its end.
 PREVIOUS_GRADIENT = "prev_grad"
@@ -177,7 +181,8 @@ class Component(ABC):
     def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
         """Refuse a field with a value that is not in `choices`."""
         value = getattr(self, name)
-        if value not in choices:
+        # A tensor or an array is compared element by element, which gives no truth value.
+        if isinstance(value, Tensor) or not isinstance(value, Hashable) or value not in choices:
             raise ValueError(f"{type(self).__name__}: {name} must be one of {list(choices)}, got {value!r}")
 
 

@@ -11,7 +11,7 @@ part that a part wraps is there in the same way: `Cautious(FixedPoint())` is {"c
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aimopt.parts.component import Component, Correction, Decay, Filter, Geometry, Initial, Iterate
 from aimopt.parts.decays import Decoupled
@@ -120,7 +120,7 @@ class Parts(NamedTuple):
     def from_group(cls, group: dict[str, Any]) -> "Parts":
         """The parts that a parameter group describes. They are cached by value, because every step reads them."""
         classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
-        wrapped = tuple([part.lookup(group.get(part.wraps, "")) for part in classes if part.wraps is not None])
+        wrapped = tuple([part.lookup(_wrapped_name(part, group)) for part in classes if part.wraps is not None])
         values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes, wrapped)])
         try:
             return _parts(classes, wrapped, values)
@@ -134,6 +134,12 @@ _ABSENT = "(absent)"
 # A scheduler that cycles momentum writes this key to all groups of an optimizer, if some of them have a HeavyBall. In a
 # group that has `betas` it is the first of them.
 CYCLED = "momentum"
+
+
+def _wrapped_name(part: type[Component], group: dict[str, Any]) -> str:
+    if part.wraps not in group:
+        raise ValueError(f"{part.__name__} wraps another {part.axis}; set {part.wraps!r} to its name")
+    return cast(str, group[part.wraps])
 
 
 def _hashable(value: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from aimopt.parts.component import (
+    BIAS_CORRECTIONS,
     PREVIOUS_GRADIENT,
     Filter,
     Initial,
@@ -89,7 +90,7 @@ class EMA(OnePole):
 
     def __post_init__(self) -> None:
         self._check("beta", 0, 1)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     @property
     def pole(self) -> float:
@@ -160,7 +161,7 @@ class GradientDifference(OnePole):
     def __post_init__(self) -> None:
         self._check("beta", 0, 1)
         self._check("gamma", 0)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     @property
     def pole(self) -> float:
@@ -208,7 +209,7 @@ class QuasiHyperbolic(OnePole):
     def __post_init__(self) -> None:
         self._check("beta", 0, 1)
         self._check("nu", 0)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     @property
     def pole(self) -> float:
@@ -270,7 +271,7 @@ class AdanPair(Filter):
     def __post_init__(self) -> None:
         self._check("beta", 0, 1)
         self._check("beta_difference", 0, 1)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     @property
     def pole(self) -> float:
@@ -385,7 +386,7 @@ class VarianceReduced(Filter):
         self._check("gamma", 0)
         if self.clip_norm is not None:
             self._check("clip_norm", 0, open_low=True)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     @property
     def pole(self) -> float:

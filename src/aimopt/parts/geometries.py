@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, unsigned_zeros
+from aimopt.parts.component import BIAS_CORRECTIONS, Geometry, Initial, State, StepCount, is_finite, unsigned_zeros
 from aimopt.parts.tensor_list import each, mix, sqrt
 
 
@@ -98,7 +98,7 @@ class Adaptive(Weighted):
         self._check("eps", 0)
         self._check("nu2", 0, 1, closed=True)
         self._check_choice("amsgrad", (True, False))
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
         self._check_choice("debias_eps", (True, False))
 
     def buffers(self) -> dict[str, Initial]:
@@ -149,7 +149,7 @@ class Relativistic(Weighted):
             self._check("zeta", 0, open_low=True)
         self._check_choice("order", (1, 2))
         self._check_choice("amsgrad", (True, False))
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
         self._check_choice("debias_zeta", (True, False))
         if self.max_iter is not None:
             self._check("max_iter", 1, integer=True)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from aimopt.parts.component import Geometry, Initial, State, StepCount, is_finite, zeros
+from aimopt.parts.component import BIAS_CORRECTIONS, Geometry, Initial, State, StepCount, is_finite, zeros
 from aimopt.parts.orthogonalization import POLAR_EXPRESS, QUINTIC, Quintic, exact_polar, newton_schulz, schedule
 from aimopt.parts.tensor_list import TensorList, each, sqrt
 
@@ -244,7 +244,7 @@ class Eigenbasis(MatrixGeometry):
             self._check("shampoo_beta", 0, 1)
         self._check("precondition_frequency", 1, integer=True)
         self._check("max_side", 1, integer=True)
-        self._check_choice("bias_correction", (True, False, "exact"))
+        self._check_choice("bias_correction", BIAS_CORRECTIONS)
 
     def buffers(self) -> dict[str, Initial]:
         return {

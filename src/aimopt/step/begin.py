@@ -9,11 +9,11 @@ from torch import Tensor
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import State, scalar_dtype
 from aimopt.parts.composition import Parts
-from aimopt.step.gather import Gathered
+from aimopt.step.gather import Gathered, refusal
 from aimopt.step.move import gradient, to_working_dtype
 from aimopt.step.quantization import coded_buffers, scale_name, stored_buffer
 from aimopt.step.shards import distributed_buffer, whole_tensor
-from aimopt.step.usable import refusal, refuse_unusable
+from aimopt.step.usable import refuse_unusable
 
 AddedState = list[tuple[Tensor, list[str]]]  # parameters, and the keys that were added to their state
 

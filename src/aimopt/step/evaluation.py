@@ -1,22 +1,42 @@
 """Evaluation: put parameters where their model is to be evaluated, and back to the bit.
 
-    enter(group, state)      parameters are at their iterate's point of evaluation, for example an average
-    leave(group, state)      parameters are where training goes on
+    refuse_immovable(groups, state, "RADAR.eval")      an error for tensors that cannot be copied, before any is
+    enter(group, state)                                parameters are at their iterate's point of evaluation
+    leave(group, state)                                parameters are where training goes on
 
 The points of training are kept in the state meanwhile, so that a checkpoint that is written then holds both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from aimopt.parts.component import State
 from aimopt.parts.composition import Parts
+from aimopt.step.gather import Unusable, parameter_name
 from aimopt.step.move import to_working_dtype
+from aimopt.step.usable import why_unusable
 
 TRAIN_MODE = "train_mode"  # the key of a group, as in the package schedulefree
 TRAINING_POINT = "training_point"  # the state key
+
+
+def refuse_immovable(groups: Sequence[dict[str, Any]], states: Mapping[Tensor, State], called: str) -> None:
+    """Raise `Unusable` for the first parameter that its state cannot be copied to.
+
+    torch would follow the address of a storage that was freed, and repeat a point to fill a larger shape.
+    """
+    for index, group in enumerate(groups):
+        parts = Parts.from_group(group)
+        buffers = {name: initial for name, initial in parts.buffers().items() if name in parts.iterate.buffers()}
+        for i, p in enumerate(group["params"]):
+            points = {name: x for name, x in states.get(p, {}).items() if name in buffers or name == TRAINING_POINT}
+            scalars = {name: points.pop(name) for name in [*points] if name in buffers and buffers[name].scalar}
+            shapes = {name: initial.shape_for(p) for name, initial in buffers.items() if initial.shaped}
+            if points and (reason := why_unusable(p, p, points, scalars, shapes)) is not None:
+                name = parameter_name(group, i, f"group {index}")
+                raise Unusable(f"{called}: {name} cannot be moved: {reason}")
 
 
 def enter(group: dict[str, Any], states: Mapping[Tensor, State]) -> None:

@@ -1,7 +1,7 @@
 """Gathering: the tensors of a parameter group that a step works on.
 
 gathered = Gathered(group_index, …, params, grads, ranks, state)     parameters with a gradient, and their state
-buckets(gathered)                                                    split for the unfused path, steps counted
+buckets(gathered, "RADAR")                                           split for the unfused path, steps counted
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,17 +117,30 @@ def parameter_name(group: dict[str, Any], i: int, group_name: str = "its group")
     return f"parameter {names[i]!r}" if i < len(names) else f"parameter {i} of {group_name}"
 
 
+class Unusable(RuntimeError):
+    """A parameter that cannot be stepped, because of its tensors."""
+
+
+def refusal(gathered: Gathered, i: int, optimizer: str, reason: Reason) -> Unusable:
+    """The error for one parameter."""
+    return Unusable(f"{optimizer}.step: {gathered.name_of(i)} cannot be stepped: {reason}")
+
+
 def invalid_count(step: Tensor) -> Reason:
     """Why this step count cannot be advanced."""
     return Reason(f"its state 'step' is {step.item():g}, and steps are counted from 0")
 
 
-def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bucket]:
-    """Count the steps, and split a group into buckets of parameters that can move together."""
+def buckets(gathered: Gathered, optimizer: str, grad_scale: Tensor | None = None) -> Iterator[Bucket]:
+    """Count the steps, and split a group into buckets of parameters that can move together.
+
+    The error for a step count that is invalid names the optimizer's class.
+    """
     if not gathered.params:
         return
     states, group = gathered.states(), gathered.group
-    for indices, t, as_list in _count_and_split(gathered, [state["step"] for state in states]):
+    steps = [state["step"] for state in states]
+    for indices, t, as_list in _count_and_split(gathered, steps, optimizer):
         part, part_states = gathered.select(indices), [states[i] for i in indices]
         tensors = part.params, part.grads, part_states
         yield Bucket(
@@ -144,7 +157,9 @@ def buckets(gathered: Gathered, grad_scale: Tensor | None = None) -> Iterator[Bu
         )
 
 
-def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[list[int], StepCount, bool]]:
+def _count_and_split(
+    gathered: Gathered, steps: list[Tensor], optimizer: str
+) -> Iterator[tuple[list[int], StepCount, bool]]:
     """Advance the step counts, and yield the parameters of each bucket: (indices, step count, whether as a list)."""
     group, params = gathered.group, gathered.params
     compiling = torch.compiler.is_compiling()
@@ -152,7 +167,7 @@ def _count_and_split(gathered: Gathered, steps: list[Tensor]) -> Iterator[tuple[
     on_device = group["capturable"] or compiling or not all(map(is_plain, {*map(type, steps)}))
     for i, step in enumerate(steps if not on_device else ()):
         if not step.item() >= 0:
-            raise RuntimeError(f"{gathered.name_of(i)} cannot be stepped: {invalid_count(step)}")
+            raise refusal(gathered, i, optimizer, invalid_count(step))
     torch._foreach_add_(steps, 1)
     foreach = group["foreach"]
     if foreach is None:

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Initial
-from aimopt.step.gather import Gathered
+from aimopt.step.gather import Gathered, refusal
 from aimopt.step.quantization import (
     BLOCK,
     CODE_OF_DTYPE,
@@ -34,10 +34,6 @@ DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16,
 NO_SHAPES: Mapping[str, torch.Size] = {}
 NO_CODES: Mapping[str, Code] = {}
 IF_REPLACED = "if you replaced its data, compute its gradient again and remove its state (del optimizer.state[p])"
-
-
-class Unusable(RuntimeError):
-    """Tensors that no step can work on; nothing was changed."""
 
 
 def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
@@ -105,11 +101,6 @@ def _has_its_own_memory(x: Tensor) -> bool:
     if x.is_neg() or x.is_conj() or x.is_inference() or not has_storage(x):
         return False
     return x.storage_offset() * x.element_size() + x.nbytes <= x.untyped_storage().nbytes() or x.numel() == 0
-
-
-def refusal(gathered: Gathered, i: int, optimizer: str, reason: Reason) -> Unusable:
-    """The error for one parameter."""
-    return Unusable(f"{optimizer}.step: {gathered.name_of(i)} cannot be stepped: {reason}")
 
 
 def why_unusable(

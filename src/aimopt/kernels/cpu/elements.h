@@ -48,7 +48,7 @@ struct Float16 {
     uint16_t bits;
 };
 
-// Elements of 8-bit streams: floating point with few bits, below the scale of the element's block.
+// Elements of 8-bit streams: floating point with few bits, relative to the scale of the element's block.
 struct Int8 {
     using Code = int8_t;
     static constexpr uint32_t levels = INT8_MAX;

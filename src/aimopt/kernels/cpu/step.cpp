@@ -22,7 +22,8 @@
 namespace aimopt {
 
 // One tensor, and the addresses of its scales and streams. It may be a part of a whole tensor: the position of element e
-// in the whole is offset + e + (e / run) * gap. Random numbers depend on that position. A tensor with scales is whole.
+// in the whole is offset + e + (e / run) * gap. Random numbers depend on that position. A tensor with scales is whole, or
+// a run of whole blocks.
 struct Item {
     int64_t numel;
     int64_t offset, run, gap;
