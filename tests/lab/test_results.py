@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-import reproduction
 
+import reproduction
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.api import analyse_all
 from aimopt.lab.protocol.recipes import compare
