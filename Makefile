@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Many tests wait for other processes, so one more worker than cores keeps all cores busy.
 PYTEST = $(BIN)/pytest -n "$$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')" --dist loadgroup
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests start many processes: each would compile the package again if the environment forbids to store what it compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test test-all checks report docs demo lint format sanitize clean
 
