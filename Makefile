@@ -17,7 +17,7 @@ test: checks
 test-all: checks
 	$(PYTEST) -m "" --cov --cov-report=term
 
-# Lint and the sanitized tests at the same time: each uses one core.
+# Lint and the sanitized build at the same time: each uses one core. When lint is done, the sanitized tests use both.
 checks: $(VENV)/test.ready
 	$(MAKE) --no-print-directory -j2 --output-sync=target lint sanitize
 
@@ -34,10 +34,13 @@ format: $(VENV)/test.ready
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL := src/aimopt/kernels/cpu
+# Tests of which other processes do the work: the compiler, and kernels that are compiled without checks.
+IN_OTHER_PROCESSES := the_environment_chooses_the_instruction_set a_damaged_file_is_not_loaded_but_compiled_again \
+	whatever_keeps_a_kernel_from_being_compiled_the_step_is_made
 sanitize: $(VENV)/test.ready $(SANITIZED)/libstep.so
 	rm -rf $(SANITIZED)/aimopt && cp -r src/aimopt $(SANITIZED)/ && cp $(SANITIZED)/libstep.so $(SANITIZED)/aimopt/kernels/cpu/
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -p no:cacheprovider tests/kernels/test_cpu.py tests/kernels/test_addresses.py tests/kernels/test_scaling.py \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED) $(BIN)/pytest -q -n 2 -p no:cacheprovider $(IN_OTHER_PROCESSES:%=--deselect tests/kernels/test_straight_line.py::test_%) tests/kernels/test_cpu.py tests/kernels/test_addresses.py tests/kernels/test_scaling.py \
 		tests/kernels/test_straight_line.py tests/step/test_quantization.py tests/kernels/test_memory.py tests/kernels/test_records.py tests/kernels/test_changing_sets.py tests/kernels/test_step_safety.py \
 		tests/kernels/test_edits.py
 
