@@ -1,18 +1,18 @@
 """A step in backward with sharded or replicated parameters is the usual step, to the bit: two processes, gloo."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import aimopt
+from process_world import begin, run_world
 
+pytestmark = pytest.mark.xdist_group("distributed")  # all in one worker: the processes are started once
 RANKS, STEPS = 2, 4
 
 
@@ -64,9 +64,8 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def one_process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+def one_process() -> str:
+    begin()
     for wrap, options in CASES:
         assert torch.equal(train(wrap, True, **options), train(wrap, False, **options)), (wrap, options)
     clipped = train(sharded, True, max_norm=1e-3)
@@ -79,11 +78,9 @@ def one_process(rank: int, folder: str) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             train(DistributedDataParallel, True, **options)
-    dist.destroy_process_group()
-    Path(folder, f"done{rank}").touch()
+    return "done"
 
 
 @pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
-def test_two_processes(tmp_path: Path) -> None:
-    spawn(one_process, args=(str(tmp_path),), nprocs=RANKS)
-    assert len(list(tmp_path.glob("done*"))) == RANKS
+def test_two_processes() -> None:
+    assert run_world(RANKS, one_process) == ["done"] * RANKS

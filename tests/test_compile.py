@@ -39,7 +39,8 @@ def test_one_graph_for_all_learning_rates(Optimizer: Any) -> None:
     def build(params: Any) -> Any:
         return Optimizer(params, lr=torch.tensor(0.01, dtype=torch.float64), weight_decay=0.1)
 
-    ours, reference, graphs = compiled_and_eager(build, shapes_for(Optimizer), 6)
+    # A matrix and a tensor of more dimensions: the compiler takes its time for every tensor.
+    ours, reference, graphs = compiled_and_eager(build, shapes_for(Optimizer)[::2], 4)
     assert graphs == 1
     assert_same(ours, reference, 1e-5)  # compiled step counts are float32 tensors, as in torch
 

@@ -1,4 +1,4 @@
-"""The layout of the package: CONTRIBUTING names all folders, imports point one way, functions are short."""
+"""The layout of the package and of its tests: CONTRIBUTING names all folders, imports point one way, groups hold."""
 
 import ast
 from collections.abc import Iterator
@@ -139,3 +139,10 @@ def test_contributing_names_every_folder() -> None:
     folders = {path.parent.relative_to(PACKAGE).as_posix() for path in MODULES} - {"."}
     missing = sorted(folder for folder in folders if f"`{folder}/`" not in text)
     assert not missing, f"CONTRIBUTING.md does not name {missing}"
+
+
+@pytest.mark.xdist_group("group")
+def test_groups_of_tests_share_a_worker(request: pytest.FixtureRequest) -> None:
+    """Else every worker builds what a group shares. pytest-xdist distributes tests by what follows the last @."""
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@group")

@@ -14,7 +14,7 @@ import json
 import math
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -69,6 +69,10 @@ class Archive:
     studies: Sequence[Study]
     explorations: Sequence[Study]
     runs: Sequence[ArchivedRun]
+    # Per label and id of a study, which is kept so that no other one gets its id: most of the time went into these.
+    _found: dict[tuple[str, int], tuple[Study, list[ArchivedRun]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> "Archive":
@@ -171,6 +175,13 @@ class Archive:
         return [run for run in self._all_of(label, study) if run.config["steps"] == run.config["settings"]["steps"]]
 
     def _all_of(self, label: str, study: Study) -> list[ArchivedRun]:
+        """All runs of a contender, at any rate and of any length."""
+        key = label, id(study)
+        if key not in self._found:
+            self._found[key] = study, self._find(label, study)
+        return self._found[key][1]
+
+    def _find(self, label: str, study: Study) -> list[ArchivedRun]:
         contender = _contender(label, study)
         named = [run for run in self.runs if run.config["optimizer"] == contender["optimizer"]]
         of_optimizer = [run for run in named if _same_setting(run.config, study)]

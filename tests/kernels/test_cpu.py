@@ -1,5 +1,6 @@
 """The fused step on CPUs equals the plain one for all kinds of tensors, to the same bits on any number of threads."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -108,8 +109,14 @@ def test_every_kind_of_decay(Optimizer: Class, decoupled: Any) -> None:
     assert_same(ends[1], ends[0])
 
 
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+# The share of a thread does not depend on the program: each of them in one type, and RADAR in all.
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+THREADED = {*zip(FUSED, itertools.cycle(DTYPES), strict=False), *itertools.product([aimopt.RADAR], DTYPES)}
+
+
+@pytest.mark.parametrize(
+    ("Optimizer", "dtype"), sorted(THREADED, key=str), ids=lambda value: getattr(value, "__name__", str(value))
+)
 @pytest.mark.usefixtures("threads")
 def test_the_same_bits_for_any_number_of_threads(Optimizer: Class, dtype: torch.dtype) -> None:
     shapes = [(70001,), (3,), (130, 257), (), (0,), (64, 64)]

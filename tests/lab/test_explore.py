@@ -11,6 +11,7 @@ from aimopt.lab.protocol.study import Contender
 from aimopt.paper.protocols import EXPLORED, PROTOCOLS
 from short_studies import SHORT
 
+pytestmark = pytest.mark.xdist_group("explored")  # one process builds what these tests share
 TINY = {**SHORT, "steps": 6, "warmup_steps": 0}
 OPTIMIZERS = ["AdamW", "RADAR", "Muon", "Lion"]
 

@@ -9,6 +9,7 @@ Each raises an AssertionError that says what differs. Call them inside `driving.
 """
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,11 +63,11 @@ def why_not_fused(parts: Parts) -> Reason | None:
     return program if isinstance(program, Reason) else None
 
 
-def assert_paths_agree(parts: Parts, *, fusible: bool, steps: int = 8) -> None:
+def assert_paths_agree(parts: Parts, *, fusible: bool, steps: int = 8, paths: Sequence[dict[str, Any]] = PATHS) -> None:
     """Refuse parts that end elsewhere on one of the paths, or take another path than they should."""
     shapes = MATRICES  # they suit every geometry
     ends = []
-    for options in PATHS:
+    for options in paths:
         params = parameters(shapes)
         optimizer = compose(params, parts, **options)
         with count_paths() as taken:
@@ -80,7 +81,7 @@ def assert_paths_agree(parts: Parts, *, fusible: bool, steps: int = 8) -> None:
         ends.append(flat(params))
     assert ends[0].isfinite().all(), "the parameters are not finite after a few steps"
     assert (ends[0] - flat(parameters(shapes))).abs().max() > 1e-3, "the parameters hardly move"
-    for options, end in zip(PATHS[1:], ends[1:], strict=True):
+    for options, end in zip(paths[1:], ends[1:], strict=True):
         difference = float((end - ends[0]).abs().max())
         assert torch.allclose(end, ends[0], 1e-12, 1e-12), f"{options} ends {difference:.2g} away from plain steps"
 

@@ -1,13 +1,14 @@
 """Processes that share a batch learn what one process learns alone."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 
 from aimopt.paper.tasks.language import Language
+from process_world import begin, run_world
 from small_language import GPT2, QWEN, context
 
 pytestmark = pytest.mark.xdist_group("distributed")  # one process builds what these tests share
@@ -22,14 +23,12 @@ def learn(task: Language, optimizer: str, lr: float, **place: Any) -> dict[str, 
     return {"curve": curve, "weights": dict(training.weights()), "measures": training.evaluate()}
 
 
-def process(rank: int, processes: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=processes
-    )
+def process(cache: str, folder: str) -> None:
+    os.environ["AIMOPT_CACHE"] = cache
+    begin()
+    rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
     for name, run in RUNS.items():
         torch.save(learn(*run, rank=rank, processes=processes), Path(folder, f"{name}-{rank}.pt"))
-    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("distributed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIMOPT_CACHE", str(folder / "cache"))
-        spawn(process, (2, str(folder)), nprocs=2)
+        run_world(2, process, str(folder / "cache"), str(folder))
         yield folder
 
 

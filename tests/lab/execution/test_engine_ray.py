@@ -18,6 +18,7 @@ from short_studies import short_study
 
 ray = pytest.importorskip("ray")
 CARE = Resources(checkpoint_seconds=0.0)
+pytestmark = pytest.mark.xdist_group("ray")  # one process starts the cluster
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,6 +26,7 @@ def cluster() -> Iterator[None]:
     """One that an engine started, and that ends with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_worker_niceness", "0")  # at Ray's 15 its workers wait for all other tests
         with open_engine("ray", Store("nowhere"), CARE):
             yield
     assert not ray.is_initialized()

@@ -125,11 +125,16 @@ def test_a_report_can_be_written_with_incomplete_runs(make: Callable[[], Study],
 
     runs = {identity: damaged(run) if draw.random() < share else run for identity, run in runs_of(make).items()}
     found = analyse_study(make(), runs)
-    page = write(tmp_path, [found, found], refresh=1).read_text()  # the same twice: names must not clash
-    assert len(set(re.findall(r'class="study[^>]* id="([^"]+)"', page))) == 2
+    page = write(tmp_path, [found], refresh=1).read_text()
     drawn = "-sweep" in page if found.sweep else "-differences" in page
     assert drawn or share > 0
     Console(file=io.StringIO(), width=100).print(terminal_table(found))
+
+
+def test_the_names_of_a_study_that_is_there_twice_do_not_clash(tmp_path: Path) -> None:
+    found = analyse_study(heat_map(), runs_of(heat_map))
+    page = write(tmp_path, [found, found], refresh=1).read_text()
+    assert len(set(re.findall(r'class="study[^>]* id="([^"]+)"', page))) == 2
 
 
 def test_a_report_can_be_written_without_studies(tmp_path: Path) -> None:
