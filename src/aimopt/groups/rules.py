@@ -248,9 +248,8 @@ def layout(located: LocatedParameter, *, split_fused: bool) -> tuple[dict[str, A
     words = ""
     if is_batch(located):
         keys["kernel"] = "batch"
-    # transformers says of its experts whether they are stored as input×output.
     is_conv1d = located.parameter.ndim == 2 and "Conv1D" in located.class_names()
-    are_experts = "kernel" in keys and getattr(located.layer, "is_transposed", False)
+    are_experts = "kernel" in keys and _are_transposed_experts(located.layer)
     if is_conv1d or are_experts or is_transposed_convolution(located):
         keys["transposed"] = True
         words += ", stored as input×output"
@@ -259,6 +258,16 @@ def layout(located: LocatedParameter, *, split_fused: bool) -> tuple[dict[str, A
         keys["row_blocks"] = blocks
         words += f", {blocks} blocks on their own"
     return keys, words
+
+
+def _are_transposed_experts(layer: nn.Module) -> bool:
+    """Whether experts are stored as input×output. transformers says it of most; of Llama 4's the shapes do."""
+    if hasattr(layer, "is_transposed"):
+        return bool(layer.is_transposed)
+    up, down = getattr(layer, "gate_up_proj", None), getattr(layer, "down_proj", None)
+    if not (isinstance(up, Tensor) and isinstance(down, Tensor) and up.ndim == down.ndim == 3):
+        return False
+    return up.shape[1] == down.shape[2] and up.shape[2] == 2 * down.shape[1]
 
 
 def _conv_groups(located: LocatedParameter) -> int:
