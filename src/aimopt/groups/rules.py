@@ -62,6 +62,7 @@ class LocatedParameter:
     layers: Sequence[tuple[str, nn.Module]]
     is_head: bool = False
     is_scale: bool = False  # the smaller tensor of a parametrization, such as the magnitudes of weight_norm
+    is_factor: bool = False  # one of several matrices of which a parametrization makes the weight
 
     @property
     def layer(self) -> nn.Module:
@@ -174,10 +175,12 @@ def _vector(located: LocatedParameter) -> Treatment | None:
     return None
 
 
-def _lora(located: LocatedParameter) -> Treatment | None:
+def _factor(located: LocatedParameter) -> Treatment | None:
     # A step that is orthogonal in A and in B is not orthogonal in their product, which is the weight that is trained.
     if is_lora(located.name):
         return Treatment(False, True, "LoRA factor: the weight is the product of two, neither is a matrix of its own")
+    if located.is_factor:
+        return Treatment(False, True, "a factor of a parametrization, which makes the weight of several matrices")
     return None
 
 
@@ -234,7 +237,7 @@ def _matrix(located: LocatedParameter) -> Treatment | None:
     return Treatment(True, True, "hidden matrix")
 
 
-_DEFAULT_RULES = (_embedding, _norm, _vector, _lora, _head, _convolution, _batch, _no_matrix, _matrix)
+_DEFAULT_RULES = (_embedding, _norm, _vector, _factor, _head, _convolution, _batch, _no_matrix, _matrix)
 
 # How layers store their matrices
 
