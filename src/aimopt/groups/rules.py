@@ -150,10 +150,22 @@ _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # LlamaRMSNorm, T5LayerNorm, FrozenB
 
 def default_treatment(located: LocatedParameter) -> Treatment:
     """The treatment by the types of layers, shapes and the names that are common."""
+    if _is_flattened(located):
+        raise ValueError(
+            f"groups.split: {located.name!r} is flattened to shape {tuple(located.parameter.shape)}, as FSDP1 and "
+            "DeepSpeed do; use FSDP2 (fully_shard) or DDP, or decide by names: rules=[('*.weight', groups.as_rest())]"
+        )
     treatment = next(found for rule in _DEFAULT_RULES if (found := rule(located)) is not None)
     modules = {id(layer) for _, layer in located.layers}
     shared = f", shared by {len(modules)} modules" if len(modules) > 1 else ""
     return replace(treatment, reason=treatment.reason + shared)
+
+
+def _is_flattened(located: LocatedParameter) -> bool:
+    """Whether the weight of a layer that has a matrix is a vector, or one vector has all weights."""
+    tensor = located.name.rpartition(".")[2]  # not `weight` under a parametrization, which may need vectors
+    has_matrix = located.is_any(nn.Linear, nn.modules.conv._ConvNd, *_EMBEDDINGS) or "Conv1D" in located.class_names()
+    return located.parameter.ndim < 2 and (tensor == "_flat_param" or (tensor == "weight" and has_matrix))
 
 
 def _embedding(located: LocatedParameter) -> Treatment | None:
