@@ -117,7 +117,7 @@ def test_parametrized_weights_are_the_weights_of_their_layers() -> None:
     assert found["normed.parametrizations.weight.original0"] == (False, False)  # a scale per row
     assert found["spectral.parametrizations.weight.original"] == (True, True)
     assert found["embed.parametrizations.weight.original1"] == (False, False)
-    one_scale = parametrizations.weight_norm(nn.Linear(8, 6), dim=None)
+    one_scale = parametrizations.weight_norm(nn.Linear(8, 6), dim=None)  # type: ignore[arg-type]
     assert kinds(groups.split(one_scale))["parametrizations.weight.original0"] == (False, False)
     alone = parametrizations.weight_norm(nn.Linear(8, 6))
     assert kinds(groups.split(alone))["parametrizations.weight.original0"] == (False, False)
