@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import paper_cost
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_PAGES = sorted({*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
@@ -63,3 +65,12 @@ print(sorted(after - before - sys.stdlib_module_names))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "['aimopt']"
+
+
+@pytest.mark.nightly
+def test_the_costs_on_a_cluster_are_those_that_the_script_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    paper_cost.main()
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| setting") or re.match(r"\| `[\w-]+` \| \d", line)]
+    counted = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("|---")]
+    assert [line.replace(" ", "") for line in table] == [line.replace(" ", "") for line in counted]

@@ -13,7 +13,7 @@ are run by `step/reevaluate.py`.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
 from threading import RLock
@@ -43,7 +43,15 @@ from aimopt.step.gather import Gathered, buckets, refusal
 from aimopt.step.options import Execution, documented, expanded_signature, with_defaults
 from aimopt.step.quantization import state_keys
 from aimopt.step.reevaluate import NonFinite, reevaluate
-from aimopt.step.shards import Origin, agree_on_gradients, any_distributed, origin_of, with_placement_of
+from aimopt.step.shards import (
+    Origin,
+    agree_on_gradients,
+    any_distributed,
+    is_distributed,
+    origin_of,
+    trains_together,
+    with_placement_of,
+)
 from aimopt.step.usable import has_nonfinite_gradient, refuse_unusable
 
 if TYPE_CHECKING:
@@ -167,7 +175,8 @@ class AIM(LightOptimizer):
                 return loss
             if not torch.compiler.is_compiling():
                 self._group_values.check(self.param_groups)
-                agree_on_gradients(p for group in self.param_groups if _takes_matrices(group) for p in group["params"])
+                if trains_together():
+                    agree_on_gradients(self._params_stepped_together())
             if self._must_skip():
                 self.param_groups[0]["skipped_steps"] += 1
                 return loss
@@ -180,6 +189,17 @@ class AIM(LightOptimizer):
                 for observer in self.observers:
                     observer.end()
             return loss
+
+    def _params_stepped_together(self) -> Iterator[Tensor]:
+        """The distributed parameters whose step needs the other ranks, to gather matrices or to add up norms."""
+        for index, group in enumerate(self.param_groups):
+            if any_distributed(group["params"]):
+                try:
+                    parts = Parts.from_group(group)
+                except ValueError as error:
+                    raise self._group_values.error(index, error) from None
+                if parts.geometry.matrices_only or not works_on_shards(parts, group):
+                    yield from filter(is_distributed, group["params"])
 
     def _step_parameters(self, positions: Mapping[int, Sequence[int]]) -> None:
         """Step the parameters at these positions, per group, while others still wait for their gradients.
@@ -448,10 +468,6 @@ AIM.__doc__ = documented(AIM.__doc__)
 def _given_part(part: Any, axis: str) -> Any:
     """A part that was given as a keyword, or as a text."""
     return checks.check_part(part_from_text(part, axis) if isinstance(part, str) else part, axis)
-
-
-def _takes_matrices(group: dict[str, Any]) -> bool:
-    return Geometry.lookup(group["geometry"]).matrices_only  # the values of the group are not checked yet
 
 
 def _any_evaluates_again(parts_of_groups: Iterable[Parts]) -> bool:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from aimopt.parts.composition import Parts
 from aimopt.parts.filters import OnePole
 from aimopt.parts.tensor_list import TensorList, inner
 from aimopt.step.shards import Place, group_of, is_distributed
 
 if TYPE_CHECKING:
     from aimopt.aim import AIM
-    from aimopt.parts.composition import Parts
     from aimopt.step.move import Move
 
 Log = Callable[[str, float, int], Any]
@@ -32,7 +32,7 @@ class MoveSums(NamedTuple):
     """The sums of one move."""
 
     sums: Tensor
-    parts: "Parts"
+    parts: Parts
     lr: float | Tensor
     t: Any
     mesh: Any  # of ranks that each have a part of the sums; None if they are complete
@@ -81,7 +81,7 @@ class Diagnostics:
     def end(self) -> None:
         """Called by the optimizer after a step."""
         if self.active:
-            self._records = add_up_over_ranks(self._records)
+            self._records = add_up_over_ranks(self._records, self.optimizer.param_groups)
         if self.active and self.log is not None:
             for index, (records, figures) in enumerate(zip(self._records, self.read(), strict=True)):
                 for name, value in figures.items():
@@ -89,7 +89,8 @@ class Diagnostics:
 
     def read(self) -> list[dict[str, float]]:
         """The figures of the last observed step, one dict per group; it is empty if no parameter has moved."""
-        return [_figures(records) if records else {} for records in self._records]
+        moves = [[record for record in records if float(record.t) > 0] for records in self._records]
+        return [_figures(records) if records else {} for records in moves]
 
 
 def _inner_products(x: Any, y: Any) -> list[Tensor]:
@@ -108,17 +109,27 @@ def _by_mesh(places: Sequence[Place | None], count: int) -> dict[Any, list[tuple
     return rows
 
 
-def add_up_over_ranks(records: list[list[MoveSums]]) -> list[list[MoveSums]]:
-    """The records with complete sums: one collective per mesh."""
-    partial = [record for group in records for record in group if record.mesh is not None]
-    complete: dict[int, Tensor] = {}
-    for mesh in dict.fromkeys(record.mesh for record in partial):
-        members = [record for record in partial if record.mesh == mesh]
-        sums = torch.stack([record.sums.double() for record in members])
-        if mesh.get_coordinate() is not None:
-            torch.distributed.all_reduce(sums, group=group_of(mesh))
-        complete |= zip(map(id, members), sums, strict=True)
-    return [[r._replace(sums=complete.get(id(r), r.sums), mesh=None) for r in group] for group in records]
+def add_up_over_ranks(records: list[list[MoveSums]], groups: Sequence[dict[str, Any]]) -> list[list[MoveSums]]:
+    """The records with complete sums. One collective per mesh, also on a rank that has moved nothing."""
+    complete = [[record for record in of_group if record.mesh is None] for of_group in records]
+    meshes = dict.fromkeys(p.device_mesh for group in groups for p in group["params"] if is_distributed(p))
+    for mesh in (mesh for mesh in meshes if mesh.get_coordinate() is not None):
+        # How many moves a group takes depends on the rank: one row per group has the same shape on all of them.
+        own = torch.stack([_row([r for r in of_group if r.mesh == mesh], mesh.device_type) for of_group in records])
+        rows = [torch.empty_like(own) for _ in range(mesh.size())]
+        torch.distributed.all_gather(rows, own, group=group_of(mesh))
+        sums, steps = torch.stack(rows)[..., :-1].sum(0), torch.stack(rows)[..., -1].amax(0)
+        for i, group in enumerate(groups):
+            complete[i].append(MoveSums(sums[i], Parts.from_group(group), group["lr"], steps[i], None))
+    return complete
+
+
+def _row(records: list[MoveSums], device: str) -> Tensor:
+    """The sums of these moves and the largest of their step counts; zeros if there are none."""
+    rows = [torch.zeros(7, dtype=torch.float64, device=device)]
+    rows += [torch.cat([r.sums.to(rows[0]), torch.as_tensor(r.t).to(rows[0]).view(1)]) for r in records]
+    together = torch.stack(rows)
+    return torch.cat([together[:, :-1].sum(0), together[:, -1:].amax(0)])
 
 
 def _figures(records: list[MoveSums]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GptOssConfig,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaModel,
     MixtralConfig,
@@ -82,6 +83,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "Llama without a head": lambda: LlamaModel(LlamaConfig(**TINY)),
     "Qwen2": lambda: causal(Qwen2Config(**TINY, tie_word_embeddings=True)),
     "Mixtral": lambda: causal(MixtralConfig(**TINY, num_local_experts=3)),
+    "Llama 4": lambda: causal(Llama4TextConfig(**TINY, head_dim=4, intermediate_size_mlp=12, num_local_experts=3)),
     "GPT-OSS": lambda: causal(GptOssConfig(**TINY, head_dim=4, num_local_experts=3)),
 }
 
@@ -154,6 +156,19 @@ TABLES = {
         model.layers.*.mlp.experts.gate_up_proj  matrix kernel=batch row_blocks=2
         model.layers.*.mlp.experts.down_proj     matrix kernel=batch
         lm_head.weight                           rest
+    """,
+    "Llama 4": """
+        model.layers.*.self_attn.q_proj.weight                   matrix
+        model.layers.*.self_attn.k_proj.weight                   matrix
+        model.layers.*.self_attn.v_proj.weight                   matrix
+        model.layers.*.self_attn.o_proj.weight                   matrix
+        model.layers.*.feed_forward.router.weight                matrix
+        model.layers.*.feed_forward.experts.gate_up_proj         matrix kernel=batch transposed=True
+        model.layers.*.feed_forward.experts.down_proj            matrix kernel=batch transposed=True
+        model.layers.*.feed_forward.shared_expert.gate_proj.weight  matrix
+        model.layers.*.feed_forward.shared_expert.up_proj.weight    matrix
+        model.layers.*.feed_forward.shared_expert.down_proj.weight  matrix
+        lm_head.weight                                           rest
     """,
     "GPT-OSS": """
         model.layers.*.self_attn.q_proj.weight   matrix

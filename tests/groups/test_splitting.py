@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from aimopt import groups
 from small_transformer import Transformer
@@ -116,8 +117,33 @@ def test_parametrized_weights_are_the_weights_of_their_layers() -> None:
     assert found["normed.parametrizations.weight.original0"] == (False, False)  # a scale per row
     assert found["spectral.parametrizations.weight.original"] == (True, True)
     assert found["embed.parametrizations.weight.original1"] == (False, False)
+    one_scale = parametrizations.weight_norm(nn.Linear(8, 6), dim=None)  # type: ignore[arg-type]
+    assert kinds(groups.split(one_scale))["parametrizations.weight.original0"] == (False, False)
     alone = parametrizations.weight_norm(nn.Linear(8, 6))
     assert kinds(groups.split(alone))["parametrizations.weight.original0"] == (False, False)
+
+
+class LowRank(nn.Module):
+    """A parametrization of a user: the weight is a product of two matrices."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left @ right
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = weight.shape
+        return torch.ones(rows, 2), torch.ones(2, columns)
+
+
+def test_the_factors_of_a_parametrization_are_no_matrices_of_their_own() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    register_parametrization(model[0], "weight", LowRank())
+    split = groups.split(model)
+    factors = [d for d in split.decisions if "original" in d.name]
+    assert [(tuple(d.parameter.shape), d.matrix, d.decay) for d in factors] == [
+        ((6, 2), False, True),
+        ((2, 4), False, True),
+    ]
+    assert all("factor" in d.reason for d in factors)
 
 
 def test_fused_matrices_are_taken_apart_where_that_is_asked_for() -> None:

@@ -332,7 +332,7 @@ def check_one_decision_about_nonfinite_gradients() -> None:
 def check_a_rank_without_a_gradient() -> None:
     """The others do not wait for it; its part of the gradient counts as zero."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for Optimizer in (aimopt.Muon, aimopt.RADAR):
+    for Optimizer in (aimopt.Muon, aimopt.RADAR, aimopt.LAMB, aimopt.CautiousAdamW, aimopt.MARS):
         shards = [
             distributed(p, mesh, [Shard(0)]).requires_grad_() for p in parameters([(8, 4), (8, 4)], torch.float32)
         ]
@@ -341,6 +341,25 @@ def check_a_rank_without_a_gradient() -> None:
         before = shards[0].full_tensor()
         Optimizer(shards, lr=0.01).step()
         assert not torch.equal(shards[0].full_tensor(), before)
+
+
+def check_diagnostics_of_a_rank_without_a_gradient() -> None:
+    """All ranks read the figures of the whole; one has no gradient, and its parameters have made fewer steps."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shards = [distributed(p, mesh, [Shard(0)]).requires_grad_() for p in parameters([(8, 4), (8, 4)], torch.float32)]
+    optimizer = aimopt.RADAR([{"params": shards[:1]}, {"params": shards[1:]}], lr=0.01)
+    logged: list[tuple[str, float, int]] = []
+    aimopt.log_to(optimizer, lambda *figure: logged.append(figure), every=1)
+    for missing in (1, 0):
+        for i, p in enumerate(shards):
+            p.grad = None if dist.get_rank() == 0 and i < missing else torch.ones_like(p)
+        optimizer.step()
+    figures_of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(figures_of_ranks, logged)
+    assert all(figures == logged for figures in figures_of_ranks)
+    assert {(tag.split("/")[1], step) for tag, _, step in logged} == {
+        (f"group{group}", step) for group in (0, 1) for step in (1, 2)
+    }
 
 
 def check_diagnostics() -> None:

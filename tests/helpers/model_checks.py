@@ -186,6 +186,10 @@ def check_flattened_parameters_are_refused() -> None:
         )
         with pytest.raises((ValueError, RuntimeError), match="FSDP1 flatten"):
             train_flattened(model)
+        with pytest.raises(ValueError, match=r"groups.split: .* is flattened .* FSDP1 .* rules="):
+            aimopt.groups.split(model)  # all would be vectors, which are not decayed
+        split = aimopt.groups.split(model, rules=[("*", aimopt.groups.as_rest())])
+        assert [d.decay for d in split.decisions] == [True]
 
 
 def train_flattened(model: torch.nn.Module) -> None:

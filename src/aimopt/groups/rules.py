@@ -62,6 +62,7 @@ class LocatedParameter:
     layers: Sequence[tuple[str, nn.Module]]
     is_head: bool = False
     is_scale: bool = False  # the smaller tensor of a parametrization, such as the magnitudes of weight_norm
+    is_factor: bool = False  # one of several matrices of which a parametrization makes the weight
 
     @property
     def layer(self) -> nn.Module:
@@ -149,10 +150,22 @@ _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # LlamaRMSNorm, T5LayerNorm, FrozenB
 
 def default_treatment(located: LocatedParameter) -> Treatment:
     """The treatment by the types of layers, shapes and the names that are common."""
+    if _is_flattened(located):
+        raise ValueError(
+            f"groups.split: {located.name!r} is flattened to shape {tuple(located.parameter.shape)}, as FSDP1 and "
+            "DeepSpeed do; use FSDP2 (fully_shard) or DDP, or decide by names: rules=[('*.weight', groups.as_rest())]"
+        )
     treatment = next(found for rule in _DEFAULT_RULES if (found := rule(located)) is not None)
     modules = {id(layer) for _, layer in located.layers}
     shared = f", shared by {len(modules)} modules" if len(modules) > 1 else ""
     return replace(treatment, reason=treatment.reason + shared)
+
+
+def _is_flattened(located: LocatedParameter) -> bool:
+    """Whether the weight of a layer that has a matrix is a vector, or one vector has all weights."""
+    tensor = located.name.rpartition(".")[2]  # not `weight` under a parametrization, which may need vectors
+    has_matrix = located.is_any(nn.Linear, nn.modules.conv._ConvNd, *_EMBEDDINGS) or "Conv1D" in located.class_names()
+    return located.parameter.ndim < 2 and (tensor == "_flat_param" or (tensor == "weight" and has_matrix))
 
 
 def _embedding(located: LocatedParameter) -> Treatment | None:
@@ -174,10 +187,12 @@ def _vector(located: LocatedParameter) -> Treatment | None:
     return None
 
 
-def _lora(located: LocatedParameter) -> Treatment | None:
+def _factor(located: LocatedParameter) -> Treatment | None:
     # A step that is orthogonal in A and in B is not orthogonal in their product, which is the weight that is trained.
     if is_lora(located.name):
         return Treatment(False, True, "LoRA factor: the weight is the product of two, neither is a matrix of its own")
+    if located.is_factor:
+        return Treatment(False, True, "a factor of a parametrization, which makes the weight of several matrices")
     return None
 
 
@@ -234,7 +249,7 @@ def _matrix(located: LocatedParameter) -> Treatment | None:
     return Treatment(True, True, "hidden matrix")
 
 
-_DEFAULT_RULES = (_embedding, _norm, _vector, _lora, _head, _convolution, _batch, _no_matrix, _matrix)
+_DEFAULT_RULES = (_embedding, _norm, _vector, _factor, _head, _convolution, _batch, _no_matrix, _matrix)
 
 # How layers store their matrices
 
@@ -248,9 +263,8 @@ def layout(located: LocatedParameter, *, split_fused: bool) -> tuple[dict[str, A
     words = ""
     if is_batch(located):
         keys["kernel"] = "batch"
-    # transformers says of its experts whether they are stored as input×output.
     is_conv1d = located.parameter.ndim == 2 and "Conv1D" in located.class_names()
-    are_experts = "kernel" in keys and getattr(located.layer, "is_transposed", False)
+    are_experts = "kernel" in keys and _are_transposed_experts(located.layer)
     if is_conv1d or are_experts or is_transposed_convolution(located):
         keys["transposed"] = True
         words += ", stored as input×output"
@@ -259,6 +273,16 @@ def layout(located: LocatedParameter, *, split_fused: bool) -> tuple[dict[str, A
         keys["row_blocks"] = blocks
         words += f", {blocks} blocks on their own"
     return keys, words
+
+
+def _are_transposed_experts(layer: nn.Module) -> bool:
+    """Whether experts are stored as input×output. transformers says it of most; of Llama 4's the shapes do."""
+    if hasattr(layer, "is_transposed"):
+        return bool(layer.is_transposed)
+    up, down = getattr(layer, "gate_up_proj", None), getattr(layer, "down_proj", None)
+    if not (isinstance(up, Tensor) and isinstance(down, Tensor) and up.ndim == down.ndim == 3):
+        return False
+    return up.shape[1] == down.shape[2] and up.shape[2] == 2 * down.shape[1]
 
 
 def _conv_groups(located: LocatedParameter) -> int:

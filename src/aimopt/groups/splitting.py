@@ -153,15 +153,22 @@ def _locate(
     name: str, p: Tensor, owners: list[tuple[str, nn.Module]], modules: dict[str, nn.Module], head: str | None
 ) -> LocatedParameter:
     tensor = name.rpartition(".")[2]
-    is_scale = False
+    is_scale = is_factor = False
     layers = list(owners)
     for i, (owner, module) in enumerate(owners):
         if isinstance(module, ParametrizationList):
             layer, _, tensor = f".{owner}".rpartition(".parametrizations.")
             layers[i] = layer.removeprefix("."), modules[layer.removeprefix(".")]
-            is_scale = p.numel() < max(original.numel() for original in module.parameters(recurse=False))
+            originals = list(module.parameters(recurse=False))
+            is_scale = not _is_matrix(p) and p.numel() < max(original.numel() for original in originals)
+            is_factor = _is_matrix(p) and sum(map(_is_matrix, originals)) > 1
     is_head = head is not None and any(owner == head or owner.startswith(f"{head}.") for owner, _ in owners)
-    return LocatedParameter(name, p, tensor, layers, is_head, is_scale)
+    return LocatedParameter(name, p, tensor, layers, is_head, is_scale, is_factor)
+
+
+def _is_matrix(p: Tensor) -> bool:
+    """Whether a tensor has at least two sides that are longer than one."""
+    return sum(size > 1 for size in p.shape) > 1
 
 
 def _decide(located: LocatedParameter, treatment: Treatment, split_fused: bool) -> Decision:

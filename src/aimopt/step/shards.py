@@ -251,13 +251,14 @@ def any_rank(local: Sequence[bool], group: Any = None) -> list[bool]:
     return [bool(flag) for flag in flags.tolist()]
 
 
-def agree_on_gradients(matrices: Iterable[Any]) -> None:
-    """Give a distributed matrix zeros as its gradient, if this rank has none and another one has one.
+def agree_on_gradients(distributed: Iterable[Any]) -> None:
+    """Give a distributed parameter zeros as its gradient, if this rank has none and another one has one.
 
-    A matrix geometry exchanges matrices: a rank that left one out would make the others wait. One collective per mesh.
+    A step that exchanges matrices or adds up norms needs all ranks: one that left a parameter out would make the others
+    wait. One collective per mesh.
     """
     meshes: dict[Any, list[Any]] = {}
-    for p in filter(is_distributed, matrices):
+    for p in distributed:
         meshes.setdefault(p.device_mesh, []).append(p)
     for mesh, params in meshes.items():
         if mesh.size() > 1 and mesh.get_coordinate() is not None:
