@@ -12,6 +12,8 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -157,10 +159,12 @@ def _file(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def _make_importable(folder: Path, helpers: Iterable[str]) -> None:
+def _make_importable(folder: Path, helpers: Mapping[str, Path]) -> None:
     """Let the modules of a folder be imported, after all installed ones and before those of other users' folders."""
-    for name in helpers:
+    for name, file in helpers.items():
         sys.modules.pop(name, None)  # it may be of another folder, or the file may have changed
+        with suppress(OSError):  # Python takes compiled code for new if the file was edited in the same second
+            Path(cache_from_source(str(file))).unlink(missing_ok=True)
     own, installed = str(folder.resolve()), [entry for entry in sys.path if entry not in _FOLDERS]
     _FOLDERS[:] = [own, *(other for other in _FOLDERS if other != own)]
     sys.path[:] = [*installed, *_FOLDERS]
