@@ -17,6 +17,7 @@ import evidence
 from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.analysis.explored import Explored
 from aimopt.lab.analysis.study_analysis import Standing, StudyAnalysis
+from aimopt.lab.protocol import lengths
 from aimopt.lab.protocol.exploration import Exploration
 from aimopt.lab.protocol.study import COMPARISON, Study
 from aimopt.lab.report import phrasing
@@ -33,6 +34,7 @@ from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
 from recomputation.mini import SHOWN
 
 REFERENCES = ("AdamW", evidence.CONTROL)
+IN_OTHER_TABLES = (evidence.IN_CONDITIONS_NAME, lengths.NAME)
 TABLE1_LOOKS = 2  # all cells were looked at after five seeds, and then after ten
 
 
@@ -44,7 +46,7 @@ def tables(store: Store) -> Iterator[str]:
     if in_looks:
         yield from tables_in_looks(in_looks, runs)
     for study in studies:
-        if study not in in_looks and study.name != evidence.IN_CONDITIONS_NAME:
+        if study not in in_looks and study.name not in IN_OTHER_TABLES:
             yield from _table_of(study)(study, runs)
             yield ""
     yield from conditions(runs)
