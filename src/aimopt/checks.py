@@ -17,8 +17,8 @@ from aimopt.step.gather import Gathered, parameter_name
 from aimopt.step.options import OPTIONS
 from aimopt.step.quantization import INT8
 from aimopt.step.shards import local_part
-from aimopt.step.storage import why_too_short
-from aimopt.step.usable import DTYPES
+from aimopt.step.storage import is_plain, why_too_short
+from aimopt.step.usable import DTYPES, why_intercepted
 
 # The values of a group that are one of a few: its execution options.
 SWITCHES: dict[str, tuple[Any, ...]] = {name: option.choices for name, option in OPTIONS.items()}
@@ -132,8 +132,11 @@ def check_callable(closure: Any, optimizer: str) -> None:
 
 def check_step_values(group: dict[str, Any]) -> None:
     """Refuse values with which no step can be made. A schedule may lower a learning rate below zero."""
-    if not isinstance(group["lr"], Tensor):
-        _check_finite("lr", group["lr"])
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        _check_finite("lr", lr)
+    elif lr.is_cpu and is_plain(type(lr)) and not why_intercepted():  # reading it on a device would wait for that
+        _check_finite("lr", lr.item())
     _check_not_negative("weight_decay", group["weight_decay"])
     _check_switches(group)
     Parts.from_group(group)

@@ -279,6 +279,26 @@ def check_a_geometry_of_a_user_has_owners() -> None:
             assert_equal(whole, shards, 1e-6)
 
 
+def check_groups_of_one_matrix_share_the_ranks() -> None:
+    """As with a learning rate per layer, and as in `in_backward`, where every matrix is stepped alone."""
+    world = dist.get_world_size()
+    whole = parameters(((6, 4),) * world, torch.float32)
+    shards = [distributed(p, *layouts()["Shard(0)"]).requires_grad_() for p in whole]
+    optimizer = aimopt.Muon([{"params": [shard]} for shard in shards], lr=0.01)
+    push_both(whole, shards, 0)
+    mapped = 0
+    apply = aimopt.Spectral.apply
+
+    def counted(geometry: aimopt.Spectral, x: Any, metric: Any) -> Any:
+        nonlocal mapped
+        mapped += len(x.items)
+        return apply(geometry, x, metric)
+
+    with patch.object(aimopt.Spectral, "apply", counted):
+        optimizer.step()
+    assert mapped == 1
+
+
 def with_sphere(params: Any, per_row: bool, **options: Any) -> AIM:
     decay = aimopt.Sphere(per_row=per_row)
     return AIM(params, filter=aimopt.EMA(), geometry=aimopt.Adaptive(), decay=decay, **options)

@@ -125,6 +125,8 @@ def test_memory_freed_by_a_closure_that_is_called_again(which: str) -> None:
         (dict(lr=float("nan")), "lr must be a finite number"),
         (dict(lr=torch.ones(2)), "Tensor lr must be 1-element"),
         (dict(lr=torch.ones((), dtype=torch.complex64)), "a tensor lr must be a real number"),
+        (dict(lr=torch.tensor(float("nan"))), "lr must be a finite number, got nan"),
+        (dict(lr=torch.tensor([float("inf")])), "lr must be a finite number, got inf"),
         (dict(weight_decay="x"), "weight_decay must be a finite number"),
         (dict(decoupled_weight_decay="what"), "decoupled_weight_decay must be one of"),
         (dict(fused=5), "fused must be one of"),

@@ -93,6 +93,7 @@ def test_the_costs_of_owners_are_balanced() -> None:
         work[owner] += rows * columns * min(rows, columns)
     assert max(work) - min(work) <= 64**3
     assert set(owners(((4, 4),) * 8, 4)) == {0, 1, 2, 3}
+    assert [owners(((4, 4), (2, 2)), 4, first) for first in (0, 3, 6)] == [(0, 1), (3, 0), (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class Bucket(NamedTuple):
         if not sharded or not self.parts.geometry.matrices_only or recorded:
             return self.parts.geometry
         places = self.places or [None] * len(self.params)
-        return cast(Geometry, OnOwners(self.parts.geometry, places, self.buffer_places))
+        return cast(Geometry, OnOwners(self.parts.geometry, places, self.buffer_places, first_owner=self.ranks[0]))
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""

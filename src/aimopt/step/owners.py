@@ -14,8 +14,8 @@ every matrix has an owner, so that the ranks share the work evenly, and two coll
 Between the steps state is sharded (`shards.distributed_buffer`): every rank stores a part of it, and a distributed
 checkpoint can be loaded by any number of ranks. A geometry without state, such as `Spectral`, sends its matrices alone.
 
-Who owns a matrix follows from the shapes alone (`owners`), so that no rank has to ask another one. Any geometry with
-`matrices_only` is run like this, also a user's own.
+Who owns a matrix follows from shapes and positions (`owners`), so that no rank has to ask another one. Any geometry
+with `matrices_only` is run like this, also a user's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +36,7 @@ class OnOwners:
     """A matrix geometry, for lists of which some tensors are shards.
 
     Its places are those of the list's tensors; `buffer_places` has by name those of buffers with shapes of their own.
+    Owners are counted from `first_owner`, so that the ranks also share the work of many short lists.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class OnOwners:
         geometry: Geometry,
         places: Sequence[Place | None],
         buffer_places: Sequence[Mapping[str, Place]] = (),
+        first_owner: int = 0,
     ):
         self.geometry, self.places, self.buffer_places = geometry, places, buffer_places
+        self.first_owner = first_owner
         self.linear = geometry.linear
 
     def update(self, state: State, g: Tensor, t: StepCount, pole: float) -> "list[Share]":
@@ -63,7 +66,8 @@ class OnOwners:
                 for name in (*self.geometry.buffers(), *self.geometry.reads)
             }
             gradients_here = Column([gradients[i] for i in chosen], [places[i] for i in chosen])
-            shares.append(Share(self.geometry, chosen, gradients_here, columns, _select(t, chosen), pole))
+            t_here = _select(t, chosen)
+            shares.append(Share(self.geometry, chosen, gradients_here, columns, t_here, pole, self.first_owner))
         return shares
 
     def _place(self, name: str, buffer: Tensor, i: int, place: Place | None) -> Place | None:
@@ -114,9 +118,10 @@ class Share:
         buffers: dict[str, Column],
         t: StepCount,
         pole: float,
+        first_owner: int,
     ):
         self.geometry, self.chosen, self.gradients, self.buffers = geometry, chosen, gradients, buffers
-        self._t, self._pole = t, pole
+        self._t, self._pole, self._first_owner = t, pole, first_owner
         self._places = [place for place in gradients.places if place is not None]
         self._state: State = {}  # of the matrices that this rank maps
         self._metric: Any = None
@@ -150,7 +155,8 @@ class Share:
         return _items(self.geometry.apply(_as_list(matrices), self._metric)) if matrices else []
 
     def _map_shards(self, inputs: list[Column]) -> list[Tensor]:
-        owner_of = owners(tuple(place.shape for place in self._places), self._places[0].mesh.size())
+        shapes, ranks = tuple(place.shape for place in self._places), self._places[0].mesh.size()
+        owner_of = owners(shapes, ranks, self._first_owner % ranks)
         exchange = Exchange(inputs, owner_of)
         results = self._map(exchange.gather(), exchange.mine)
         names = [*self.geometry.buffers()]
@@ -273,12 +279,15 @@ def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=256)
-def owners(shapes: tuple[tuple[int, ...], ...], ranks: int) -> tuple[int, ...]:
-    """The owner of each matrix: the most costly one first, each to the rank with the least work so far."""
+def owners(shapes: tuple[tuple[int, ...], ...], ranks: int, first: int = 0) -> tuple[int, ...]:
+    """The owner of each matrix: the most costly one first, each to the rank with the least work so far.
+
+    Of ranks with equal work the next one is taken, counted from `first`.
+    """
     costs = [_cost(shape) for shape in shapes]
     work, result = [0] * ranks, [0] * len(shapes)
     for k in sorted(range(len(shapes)), key=lambda k: (-costs[k], k)):
-        result[k] = min(range(ranks), key=lambda rank: (work[rank], rank))
+        result[k] = min(range(ranks), key=lambda rank: (work[rank], (rank - first) % ranks))
         work[result[k]] += costs[k]
     return tuple(result)
 
