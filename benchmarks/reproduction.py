@@ -27,21 +27,24 @@ from aimopt.lab.results.run import Run
 from aimopt.lab.results.store import Store
 from aimopt.lab.stats.equivalent_steps import equivalent_steps
 from aimopt.lab.stats.paired import LEVEL
+from aimopt.lab.stats.pooled import pooled_differences
 from aimopt.lab.stats.sequential import relative_gains
 from aimopt.lab.stats.values import Better, Floats
 from aimopt.paper.entries import TASKS
 from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
 from recomputation.mini import SHOWN
 
+ORDER = (*TASKS, "pendulum-sac")  # the paper's settings, and one more
 REFERENCES = ("AdamW", evidence.CONTROL)
 IN_OTHER_TABLES = (evidence.IN_CONDITIONS_NAME, lengths.NAME)
+WHAT_IS_COMPARED = {evidence.CONFIRMATION: "confirmed", evidence.WEIGHT_DECAY_NAME: "weight decay"}
 TABLE1_LOOKS = 2  # all cells were looked at after five seeds, and then after ten
 
 
 def tables(store: Store) -> Iterator[str]:
     """The lines of every table: the comparisons, then the ablations and sweeps, by setting."""
     runs = store.runs()
-    studies = sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, TASKS.index(s.task)))
+    studies = sorted(store.studies(), key=lambda s: (not s.is_comparison, s.name, ORDER.index(s.task)))
     in_looks = [s for s in studies if s.looks and s.name == COMPARISON and s.reference in REFERENCES]
     if in_looks:
         yield from tables_in_looks(in_looks, runs)
@@ -125,9 +128,37 @@ def tables_in_looks(studies: Sequence[Study], runs: Mapping[str, Run]) -> Iterat
     yield "|---|---|---|---|---|---|"
     yield from filter(None, (in_steps(pair, runs) for pair in analyses.values()))
     yield ""
+    yield from all_together([pair for pair in analyses.values() if pair[0].standing("RADAR").published])
+    yield ""
     for pair in analyses.values():
         yield from comparison_in_looks(pair)
         yield ""
+
+
+def all_together(pairs: Sequence[Sequence[StudyAnalysis]]) -> Iterator[str]:
+    """One test per reference and contender over all settings, with the seeds of the first look.
+
+    All contenders have those; later seeds are only those of contenders that were not decided before.
+    """
+    if len(pairs) < 2:
+        return
+    yield "| optimizer | against | settings | ahead on | p | |"
+    yield "|---|---|---|---|---|---|"
+    better = {first.study.task: first.measure.better for first, _ in pairs}
+    for number, reference in enumerate(REFERENCES):
+        labels = [label for label in evidence.CORE if label not in REFERENCES[:number]]
+        values = {pair[number].study.task: first_look(pair[number], labels) for pair in pairs}
+        for label, d in pooled_differences(values, reference, better).items():
+            p = "<0.001" if d.holm_p < 0.001 else f"{d.holm_p:.2f}"
+            names = (SHOWN.get(name, name) for name in (label, reference))
+            yield f"| {' | '.join([*names, str(len(d.tasks)), f'{d.ahead} of {d.pairs}', p, d.verdict])} |"
+
+
+def first_look(analysis: StudyAnalysis, labels: Sequence[str]) -> dict[str, dict[int, float]]:
+    """The values of these contenders by seed, up to the first look."""
+    seeds = analysis.study.seeds[: analysis.study.looks[0]]
+    by_label = {label: values_by_seed(analysis.standing(label)) for label in labels}
+    return {label: {seed: by_seed[seed] for seed in seeds} for label, by_seed in by_label.items()}
 
 
 def in_steps(pair: Sequence[StudyAnalysis], runs: Mapping[str, Run]) -> str:
@@ -175,8 +206,7 @@ def against_radar(study: Study, runs: Mapping[str, Run]) -> Iterator[str]:
     analysis = analyse_study(study, runs)
     if not analysis.progress.complete:
         return
-    what = "confirmed" if study.name == evidence.CONFIRMATION else "against RADAR"
-    yield f"### {what}: {analysis.title} (`{study.task}`)"
+    yield f"### {WHAT_IS_COMPARED.get(study.name, 'against RADAR')}: {analysis.title} (`{study.task}`)"
     yield ""
     yield f"| optimizer | rate | {analysis.measure.label} | seeds | against {study.reference} |"
     yield "|---|---|---|---|---|"

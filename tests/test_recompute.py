@@ -69,7 +69,9 @@ CHANGES = {
         ("equal within ±0.3 %", "better", "recomputed is 'equal within ±0.3 %"),
         ("| 1.64520 | 21 % [19, 23] |", "| 1.64520 | 20 % [19, 23] |", "the page says '20 % [19, 23]'"),
         ("| Lion | 0.0032 | 39.342 ±", "| Lion | 0.0032 | 39.352 ±", "the page says '39.352"),
-        ("974 runs", "975 runs", "the page does not say '974 runs"),
+        ("1140 runs", "1141 runs", "the page does not say '1140 runs"),
+        ("| 21 of 25 | <0.001 | ahead |", "| 22 of 25 | <0.001 | ahead |", "the page says '22 of 25'"),
+        ("| 16 of 25 | 0.22 | cannot tell |", "| 16 of 25 | 0.02 | ahead |", "recomputed is 'cannot tell'"),
     ],
     "conditions.md": [
         ("better: +3.13 % [+1.78, +4.47]", "better: +3.23 % [+1.78, +4.47]", "the page says 'better: +3.23"),
@@ -95,6 +97,7 @@ CHANGES = {
         ("by 4.3 % and 3.1 %", "by 4.3 % and 3.3 %", "the page does not say 'by 4.3"),
         ("by 1.5 % and 1.3 %", "by 1.5 % and 1.4 %", "the page does not say 'by 1.5"),
         ("better than RADAR by 7.3 %", "better than RADAR by 7.4 %", "the page does not say 'better than RADAR by 7.3"),
+        ("ahead on 21 of 25 pairs", "ahead on 22 of 25 pairs", "the page does not say 'RADAR is ahead on 21"),
         ("by 8.1 % and more", "by 8.2 % and more", "the page does not say 'best on GPT-2, by 8.0"),
     ],
 }

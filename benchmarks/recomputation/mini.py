@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from recomputation.archive import PUBLISHED, Archive, Choice, Study, published_results
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.steps import fewer_steps
-from recomputation.verdicts import Decision, decisions, deviation, mean, relative_gains
+from recomputation.verdicts import LEVEL, Decision, decisions, deviation, holm, mean, pooled, relative_gains
 
 # How the page names the contenders that have options.
 SHOWN = {
@@ -17,6 +17,11 @@ SHOWN = {
     "QHAdam(nus=(0.7, 1.0), betas=(0.9, 0.999))": "QHAdam, ν 0.7, β1 0.9",
     "AdamW(betas=(0.829, 0.999))": "AdamW, β1 0.829",
     "AdamW(betas=(0.8, 0.999))": "AdamW, β1 0.8",
+    **{
+        f"{name}(weight_decay={decay})": f"{name}, weight decay {decay:g}"
+        for name in ("RADAR", "AdamW")
+        for decay in (0.0, 0.5, 1.0)
+    },
     "RADAR(bias_correction='exact')": "RADAR, exact",
     "RADAR(gamma=0.2, bias_correction='exact')": "RADAR, γ 0.2, exact",
     "RADAR(gamma=0.4, bias_correction='exact')": "RADAR, γ 0.4, exact",
@@ -32,9 +37,10 @@ SHOWN = {
     "correction='Cautious(FixedPoint(ell_ratio=0.01))')": "RADAR, cautious",
 }
 CONTROL = "AdamW(tune='beta1')"
+CORE = ("RADAR", "AdamW", CONTROL, "RADAR(tune='beta1')")  # in every setting
 REFERENCES = ("AdamW", CONTROL)
 COMPARISON = r"(?P<title>[^:]+) \(`(?P<task>[\w-]+)`\)"
-AGAINST_RADAR = rf"(?P<what>against RADAR|confirmed): {COMPARISON}"
+AGAINST_RADAR = rf"(?P<what>against RADAR|confirmed|weight decay): {COMPARISON}"
 
 
 def comparison(page: Page, match: re.Match[str]) -> Recomputed:
@@ -52,7 +58,7 @@ def comparison(page: Page, match: re.Match[str]) -> Recomputed:
 
 def against_radar(page: Page, match: re.Match[str]) -> Recomputed:
     """Every rival of RADAR, the best first: rate, values, seeds, and the verdict against it."""
-    name = "confirm" if match["what"] == "confirmed" else "compare"
+    name = {"against RADAR": "compare", "confirmed": "confirm"}.get(match["what"], match["what"])
     return against_reference(page.archive, page.archive.study(match["task"], name=name, reference="RADAR"))
 
 
@@ -83,23 +89,22 @@ def in_short(page: Page, _: re.Match[str]) -> Recomputed:
     for section in page.sections:
         match = re.fullmatch(COMPARISON, section.marker)
         if match:
-            papers = published_results(PUBLISHED)[match["task"]]
-            in_paper: Text = [papers["AdamW"][0], " → ", papers["RADAR"][0]]
+            papers = published_results(PUBLISHED).get(match["task"])
+            in_paper: Text = [papers["AdamW"][0], " → ", papers["RADAR"][0]] if papers else [""]
             rows.append([[match["title"]], in_paper, *_lead(page.archive, match["task"])])
     return Recomputed(rows)
 
 
 def leads(page: Page, _: re.Match[str]) -> Recomputed:
-    """README's table: per setting the means, and RADAR's gains over AdamW and over AdamW with a tuned β1, in brief."""
+    """README's table: per setting of the paper, RADAR's gains over AdamW and over AdamW with a tuned β1, in brief."""
     rows: dict[str, Row] = {}
-    for study in page.archive.studies:
-        if study["name"] == "compare" and study["reference"] == "AdamW":
-            task, title = study["task"], f"{study['facts']['title']}: {study['facts']['measure']['label']}"
-            verdicts = [verdicts_of(page.archive, _study(page.archive, task, reference)) for reference in REFERENCES]
-            values = finals(page.archive, study)
-            means: list[Text] = [[mean(values[label])] for label in ("AdamW", "RADAR")]
-            gains = [briefly(by_label["RADAR"]) for by_label in verdicts]
-            rows[title] = [[title], *means, gains[0], steps_saved(page.archive, task), gains[1]]
+    for study in _papers_settings(page.archive, "AdamW"):
+        task, title = study["task"], f"{study['facts']['title']}: {study['facts']['measure']['label']}"
+        verdicts = [verdicts_of(page.archive, _study(page.archive, task, reference)) for reference in REFERENCES]
+        values = finals(page.archive, study)
+        means: list[Text] = [[mean(values[label])] for label in ("AdamW", "RADAR")]
+        gains = [briefly(by_label["RADAR"]) for by_label in verdicts]
+        rows[title] = [[title], *means, gains[0], steps_saved(page.archive, task), gains[1]]
     (section,) = (section for section in page.sections if section.marker == "leads")
     printed = [cells[0] for cells in section.rows]
     return Recomputed(sorted(rows.values(), key=lambda row: printed.index(str(row[0][0]))))
@@ -128,6 +133,40 @@ def in_steps(page: Page, _: re.Match[str]) -> Recomputed:
             radar = finals(page.archive, _study(page.archive, match["task"], "AdamW"))["RADAR"]
             rows.append([[match["title"]], *means, [mean(radar)], steps_saved(page.archive, match["task"])])
     return Recomputed(rows)
+
+
+def all_together(page: Page, _: re.Match[str]) -> Recomputed:
+    """One test per reference and contender over the paper's settings, with the seeds of the first look."""
+    rows: list[Row] = []
+    for number, reference in enumerate(REFERENCES):
+        labels = [label for label in CORE if label not in REFERENCES[: number + 1]]
+        found = {label: over_all_settings(page.archive, label, reference) for label in labels}
+        corrected = holm({label: together.p for label, together in found.items()})
+        for label, (tasks, ahead, pairs, _) in found.items():
+            p = corrected[label]
+            verdict = "cannot tell" if p >= LEVEL else "ahead" if 2 * ahead > pairs else "behind"
+            names: list[Text] = [[SHOWN.get(name, name)] for name in (label, reference)]
+            rows.append([*names, [tasks], [ahead, " of ", pairs], ["<0.001"] if p < 0.001 else [p], [verdict]])
+    return Recomputed(rows)
+
+
+class Together(NamedTuple):
+    """A contender against a reference in all of the paper's settings."""
+
+    settings: int
+    ahead: int
+    pairs: int  # of setting and seed
+    p: float  # before Holm's correction
+
+
+def over_all_settings(archive: Archive, label: str, reference: str) -> Together:
+    """The pooled test of a contender, with the seeds of the first look."""
+    gains = []
+    for study in _papers_settings(archive, reference):
+        values, first = finals(archive, study), study["looks"][0]
+        gains.append(relative_gains(values[label], values[reference], archive.measures(study)[2])[:first])
+    ahead, p = pooled(gains)
+    return Together(len(gains), ahead, sum(map(len, gains)), p)
 
 
 def steps_saved(archive: Archive, task: str) -> Text:
@@ -160,6 +199,13 @@ def totals(page: Page, _: re.Match[str]) -> Recomputed:
         (len(archive.runs), " runs, ", hours, " hours of training"),
         (ended_badly or "none", " failed or diverged"),
     ])  # fmt: skip
+
+
+def _papers_settings(archive: Archive, reference: str) -> list[Study]:
+    """The comparisons with this reference in the settings of the paper."""
+    papers = published_results(PUBLISHED)
+    found = (study for study in archive.studies if (study["name"], study["reference"]) == ("compare", reference))
+    return [study for study in found if study["task"] in papers]
 
 
 def _study(archive: Archive, task: str, reference: str) -> Study:
@@ -203,6 +249,7 @@ TABLES: Tables = {
     "How it was measured": totals,
     "In short": in_short,
     "In steps": in_steps,
+    "All settings together": all_together,
     COMPARISON: comparison,
     AGAINST_RADAR: against_radar,
 }

@@ -5,15 +5,16 @@ import re
 from recomputation.archive import Archive
 from recomputation.conditions import gains_of_radar
 from recomputation.explored import gains_over_radar
-from recomputation.mini import leads, verdicts_of
+from recomputation.mini import CONTROL, leads, over_all_settings, verdicts_of
 from recomputation.pages import Page, Recomputed, Text
 
 OF_THE_PAPER = ("AdamW", "NAdam", "Lion", "Adan", "AdaBelief", "RAD")
 
 
 def in_short(page: Page, match: re.Match[str]) -> Recomputed:
-    """The table of settings; longer training; RADAR's rivals; what was confirmed to be better than RADAR."""
-    phrases: list[Text] = []
+    """The table of settings; all of them together; longer training; rivals; what was confirmed to be better."""
+    together = over_all_settings(page.archive, "RADAR(tune='beta1')", CONTROL)
+    phrases: list[Text] = [("RADAR is ahead on ", together.ahead, " of ", together.pairs, " pairs")]
     for condition in ("1,000 steps", "3,000 steps"):
         gains = gains_of_radar(page.archive, condition)
         phrases.append(("by ", gains[0], " % and ", gains[1], " %"))

@@ -100,6 +100,12 @@ def average_ranks(means: Mapping[str, Mapping[str, float]], better: Mapping[str,
     return {label: float(np.mean([row[label] for row in rows])) for label in rows[0]}
 
 
+def pooled(gains_by_task: Sequence[np.ndarray]) -> tuple[int, float]:
+    """On how many pairs of task and seed a contender is ahead, and the p of all of them: every task counts the same."""
+    units = [gains / np.sqrt(np.mean(gains**2)) for gains in gains_by_task]
+    return int((np.concatenate(units) > 0).sum()), sign_flip_p(np.concatenate([unit / len(unit) for unit in units]))
+
+
 def relative_gains(values: Mapping[int, float], reference: Mapping[int, float], better: str) -> np.ndarray:
     """Paired gains in the order of the seeds: of losses in their logarithm, of returns relative to the reference's."""
     shared = [seed for seed in reference if seed in values]
