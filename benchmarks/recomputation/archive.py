@@ -62,17 +62,15 @@ class ArchivedRun:
         return math.fsum(values) / len(values) if ended_well else WORST[better]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Archive:
-    """The studies, explorations and runs of one or more archives."""
+    """The studies, explorations and runs of one or more archives. Each is read once, so that results can be cached."""
 
     studies: Sequence[Study]
     explorations: Sequence[Study]
     runs: Sequence[ArchivedRun]
     # Per label and id of a study, which is kept so that no other one gets its id: most of the time went into these.
-    _found: dict[tuple[str, int], tuple[Study, list[ArchivedRun]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _found: dict[tuple[str, int], tuple[Study, list[ArchivedRun]]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> "Archive":

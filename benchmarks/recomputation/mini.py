@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from recomputation.archive import PUBLISHED, Archive, Choice, Study, published_results
@@ -159,6 +160,7 @@ class Together(NamedTuple):
     p: float  # before Holm's correction
 
 
+@cache
 def over_all_settings(archive: Archive, label: str, reference: str) -> Together:
     """The pooled test of a contender, with the seeds of the first look."""
     gains = []
@@ -169,6 +171,7 @@ def over_all_settings(archive: Archive, label: str, reference: str) -> Together:
     return Together(len(gains), ahead, sum(map(len, gains)), p)
 
 
+@cache
 def steps_saved(archive: Archive, task: str) -> Text:
     """How many steps RADAR saves of AdamW's; empty if AdamW was trained at one length only."""
     study = _study(archive, task, "AdamW")
