@@ -240,6 +240,19 @@ def test_only_seeds_that_do_not_depend_on_results_are_pooled() -> None:
     assert over.pooled["AdamW"]["RADAR"].pairs == 2 + len(_pairs(second))
 
 
+def test_a_task_counts_once_however_many_studies_it_has() -> None:
+    """As against AdamW and against RADAR: the runs are the same, and would be counted twice."""
+    first, second, _ = findings()
+    other = dataclasses.replace(first, study=dataclasses.replace(first.study, reference="RADAR"))
+    over, again = across_tasks([first, second]), across_tasks([first, second, other])
+    assert over is not None
+    assert again is not None
+    assert again.tasks == over.tasks
+    assert again.ranks == over.ranks
+    assert again.profile == over.profile
+    assert again.pooled["AdamW"]["RADAR"] == over.pooled["AdamW"]["RADAR"]
+
+
 def test_a_task_with_few_of_the_contenders_is_left_out_of_the_ranks() -> None:
     first, second, _ = findings()
     same = [dataclasses.replace(first, title=title) for title in ("Again", "Still")]

@@ -8,6 +8,7 @@ across.pooled["Other"]["Mine"].ahead              the number of pairs of task an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from aimopt.lab.analysis.study_analysis import StudyAnalysis
 from aimopt.lab.stats.bootstrap import Interval
@@ -43,9 +44,9 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
     are left out if this keeps more results. The pooled tests are against the reference and against the subject of the
     first comparison, for each contender on all tasks that it has.
     """
-    compared = _by_name([a for a in analyses if a.study.is_comparison and len(a.ranked) > 1])
-    better = {task: analysis.measure.better for task, analysis in compared.items()}
-    values = {task: _values(analysis) for task, analysis in compared.items()}
+    compared = _by_task([a for a in analyses if a.study.is_comparison and len(a.ranked) > 1])
+    better = {task: studies[0].measure.better for task, studies in compared.items()}
+    values = {task: _values(studies) for task, studies in compared.items()}
     tasks, contenders = _common({task: set(by_name) for task, by_name in values.items()})
     if len(tasks) < 2 or len(contenders) < 2:
         return None
@@ -54,13 +55,13 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
     complete = {task: {label: values[task][label] for label in on_all_tasks} for task in tasks}
     ranks = dict(sorted(rank_intervals(complete, better).items(), key=lambda item: item[1].value))
     bands = profile_intervals(complete, better, THRESHOLDS)
-    first = next(iter(compared.values())).study
-    planned = {task: _values(analysis, planned_only=True) for task, analysis in compared.items()}
+    first = next(iter(compared.values()))[0].study
+    planned = {task: _values(studies, planned_only=True) for task, studies in compared.items()}
     return AcrossTasks(
         tasks=tuple(tasks),
         ranks={label: rank.value for label, rank in ranks.items()},
         rank_intervals=ranks,
-        ranks_by_task={task: _ranks(compared[task], on_all_tasks, better[task]) for task in tasks},
+        ranks_by_task={task: _ranks(by_label, better[task]) for task, by_label in complete.items()},
         profile={label: tuple(band.shares.tolist()) for label, band in bands.items()},
         profile_bands=bands,
         thresholds=THRESHOLDS,
@@ -74,29 +75,34 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
     )
 
 
-def _by_name(analyses: Sequence[StudyAnalysis]) -> dict[str, StudyAnalysis]:
-    """The analyses by title and scale; changed settings tell two comparisons on the same task apart."""
-    named: dict[str, StudyAnalysis] = {}
+def _by_task(analyses: Sequence[StudyAnalysis]) -> dict[str, list[StudyAnalysis]]:
+    """The comparisons by title and scale; those with other settings are another task.
+
+    Several comparisons of one task, with other references or contenders, share runs: together they count once.
+    """
+    named: dict[str, list[StudyAnalysis]] = {}
     for analysis in analyses:
         name = f"{analysis.title}, {analysis.study.scale}"
-        if name in named:
+        if name in named and named[name][0].study.settings != analysis.study.settings:
             name += "".join(f", {setting}={value}" for setting, value in analysis.study.settings.items())
-        named[name if name not in named else f"{name}, {len(named)}"] = analysis
+        named.setdefault(name, []).append(analysis)
     return named
 
 
-def _values(analysis: StudyAnalysis, *, planned_only: bool = False) -> dict[str, dict[int, float]]:
-    """The final value per contender and seed.
+def _values(studies: Sequence[StudyAnalysis], *, planned_only: bool = False) -> dict[str, dict[int, float]]:
+    """The final value per contender and seed, from the comparison of a task in which the contender has most seeds.
 
     Only the seeds of the first look are planned whatever the results are: later ones are for contenders that are not
     decided yet.
     """
-    seeds = analysis.study.seeds[: analysis.study.looks[0]] if planned_only and analysis.study.looks else None
-    values = {
-        standing.label: {r.seed: r.value for r in standing.finals if r.settled and (seeds is None or r.seed in seeds)}
-        for standing in analysis.standings
-    }
-    return {label: by_seed for label, by_seed in values.items() if by_seed}
+    values: dict[str, dict[int, float]] = {}
+    for analysis in studies:
+        seeds = analysis.study.seeds[: analysis.study.looks[0]] if planned_only and analysis.study.looks else None
+        for standing in analysis.standings:
+            settled = {r.seed: r.value for r in standing.finals if r.settled and (seeds is None or r.seed in seeds)}
+            if len(settled) > len(values.get(standing.label, ())):
+                values[standing.label] = settled
+    return values
 
 
 def _common(contenders: Mapping[str, set[str]]) -> tuple[list[str], set[str]]:
@@ -118,7 +124,6 @@ def _common(contenders: Mapping[str, set[str]]) -> tuple[list[str], set[str]]:
     return best
 
 
-def _ranks(analysis: StudyAnalysis, labels: Sequence[str], better: Better) -> dict[str, float]:
-    spreads = {label: analysis.standing(label).spread for label in labels}
-    means = {label: spread.mean for label, spread in spreads.items() if spread}
+def _ranks(values: Mapping[str, Mapping[int, float]], better: Better) -> dict[str, float]:
+    means = {label: fmean(by_seed.values()) for label, by_seed in values.items()}
     return average_rank({"": means}, {"": better})
