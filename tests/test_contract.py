@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+import itertools
 import pickle
 from typing import Any
 
@@ -18,6 +19,7 @@ from optimizer_driver import (
     ALL,
     EXCEPT_MATRICES,
     MATRICES,
+    NEEDS_MATRICES,
     advance,
     assert_same,
     count_paths,
@@ -228,8 +230,8 @@ def test_half_precision_parameters_are_stepped_in_float32(Optimizer: Class, dtyp
 
 @every
 def test_strides_do_not_matter(Optimizer: Class) -> None:
-    shape = (4, 3, 2, 2)
-    for foreach in (False, True):
+    """Also of a 1×1 kernel, which is contiguous in either layout."""
+    for shape, foreach in itertools.product([(4, 3, 2, 2), (4, 3, 1, 1)], (False, True)):
         plain = parameters([shape])
         strange = [
             plain[0].detach().clone().to(memory_format=torch.channels_last).requires_grad_(),
@@ -238,10 +240,12 @@ def test_strides_do_not_matter(Optimizer: Class) -> None:
         expected = drive(lambda p: Optimizer(p, lr=0.01), plain, 8)
         for p in strange:
             optimizer = Optimizer([p], lr=0.01, foreach=foreach)
-            assert not p.is_contiguous()
+            assert p.stride() != plain[0].stride()
             strides = p.stride()
             advance(optimizer, [p], 8)
-            assert_same(p.detach().flatten(), expected)
+            # A 1×1 kernel is a matrix without a copy. Stored by columns, its products round differently, in float32.
+            rounds = shape[2:] == (1, 1) and Optimizer.__name__ in NEEDS_MATRICES
+            assert_same(p.detach().flatten(), expected, 1e-6 if rounds else 1e-12)
             assert p.stride() == strides
 
 

@@ -291,7 +291,8 @@ class Eigenbasis(MatrixGeometry):
             V = choose(due, V.take_along_dim(order.unsqueeze(-1 if dim == -2 else -2), dim), V)
             basis.copy_(choose(due, refreshed, basis))
         V = choose(first, V, V.lerp(rotate(G, _saved(left_basis), _saved(right_basis)).square(), 1 - self.beta2))
-        v.copy_(self.from_matrices(V, v.shape))
+        if first is not True:  # else V is a view of v, of which torch may not copy to v
+            v.copy_(self.from_matrices(V, v.shape))
         self._observe_factors(G, sides, first)
         c = 1 - self.beta2 ** (t - 1) if self.bias_correction else 1.0
         R = (V.sqrt() + self.eps) / sqrt(c)
