@@ -222,6 +222,8 @@ def train(store: Store, part_of_title: str = "") -> None:
         complete = _is_complete(evidence, store.runs())
         print(f"{name}: {_title(evidence)}{': complete' if complete else ''}", flush=True)
         if complete:  # not even its data are needed
+            if isinstance(evidence, Study):
+                store.save_study(evidence)  # tables and reports read the studies of the store
             continue
         if isinstance(evidence, Exploration):
             explore(evidence, store, progress=True)
