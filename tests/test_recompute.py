@@ -17,12 +17,13 @@ import recompute
 from aimopt.lab.protocol.search import Search
 from aimopt.lab.stats import sequential
 from aimopt.lab.stats.equivalent_steps import equivalent_steps
+from aimopt.lab.stats.pooled import pooled_differences
 from aimopt.lab.stats.sequential import decide
 from aimopt.lab.stats.values import Better
 from recomputation.archive import Archive, searched_momenta
 from recomputation.pages import Page, disagreements, says
 from recomputation.steps import fewer_steps
-from recomputation.verdicts import decisions, holm, relative_gains, verdicts
+from recomputation.verdicts import decisions, holm, relative_gains, together, verdicts
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.xdist_group("recompute")  # one process reads the archives
@@ -165,6 +166,23 @@ def test_relative_gains_agree_with_the_lab() -> None:
     for better in ("lower", "higher"):
         known = sequential.relative_gains([*own.values()], [*reference.values()], better)
         assert relative_gains(own, reference, better) == pytest.approx(known)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_pooled_tests_agree_with_the_lab(case: int) -> None:
+    """Two statements of one test, on random values of tasks with different units and numbers of seeds."""
+    draw = np.random.default_rng(case)
+    better: dict[str, Better] = {"a": "lower", "b": "lower", "c": "higher"}
+    values, gains = {}, []
+    for (task, direction), seeds in zip(better.items(), (3, 5, 8), strict=True):
+        reference = {seed: float(10 ** draw.uniform(0, 2)) for seed in range(seeds)}
+        own = {seed: value * (1 + draw.normal(0.01 * (case - 3), 0.02)) for seed, value in reference.items()}
+        values[task] = {"Mine": own, "Other": reference}
+        gains.append(relative_gains(own, reference, direction))
+    known, found = pooled_differences(values, "Other", better)["Mine"], together(gains)
+    assert (found.tasks, found.pairs, found.ahead) == (len(known.tasks), known.pairs, known.ahead)
+    assert found.mean == pytest.approx(known.mean)
+    assert found.p == pytest.approx(known.p)  # with 16 pairs both try all flips
 
 
 @pytest.mark.parametrize("case", range(12))

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from recomputation.archive import PUBLISHED, Archive, Choice, Study, published_results
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.steps import fewer_steps
-from recomputation.verdicts import LEVEL, Decision, decisions, deviation, holm, mean, pooled, relative_gains
+from recomputation.verdicts import LEVEL, Decision, Together, decisions, deviation, holm, mean, relative_gains, together
 
 # How the page names the contenders that have options.
 SHOWN = {
@@ -142,33 +142,24 @@ def all_together(page: Page, _: re.Match[str]) -> Recomputed:
     for number, reference in enumerate(REFERENCES):
         labels = [label for label in CORE if label not in REFERENCES[: number + 1]]
         found = {label: over_all_settings(page.archive, label, reference) for label in labels}
-        corrected = holm({label: together.p for label, together in found.items()})
-        for label, (tasks, ahead, pairs, _) in found.items():
+        corrected = holm({label: test.p for label, test in found.items()})
+        for label, test in found.items():
             p = corrected[label]
-            verdict = "cannot tell" if p >= LEVEL else "ahead" if 2 * ahead > pairs else "behind"
+            verdict = "cannot tell" if p >= LEVEL else "ahead" if test.mean > 0 else "behind"
             names: list[Text] = [[SHOWN.get(name, name)] for name in (label, reference)]
-            rows.append([*names, [tasks], [ahead, " of ", pairs], ["<0.001"] if p < 0.001 else [p], [verdict]])
+            ahead: Text = [test.ahead, " of ", test.pairs]
+            rows.append([*names, [test.tasks], ahead, ["<0.001"] if p < 0.001 else [p], [verdict]])
     return Recomputed(rows)
-
-
-class Together(NamedTuple):
-    """A contender against a reference in all of the paper's settings."""
-
-    settings: int
-    ahead: int
-    pairs: int  # of setting and seed
-    p: float  # before Holm's correction
 
 
 @cache
 def over_all_settings(archive: Archive, label: str, reference: str) -> Together:
-    """The pooled test of a contender, with the seeds of the first look."""
+    """A contender in the paper's settings, with the seeds of the first look."""
     gains = []
     for study in _papers_settings(archive, reference):
         values, first = finals(archive, study), study["looks"][0]
         gains.append(relative_gains(values[label], values[reference], archive.measures(study)[2])[:first])
-    ahead, p = pooled(gains)
-    return Together(len(gains), ahead, sum(map(len, gains)), p)
+    return together(gains)
 
 
 @cache

@@ -13,8 +13,8 @@ OF_THE_PAPER = ("AdamW", "NAdam", "Lion", "Adan", "AdaBelief", "RAD")
 
 def in_short(page: Page, match: re.Match[str]) -> Recomputed:
     """The table of settings; all of them together; longer training; rivals; what was confirmed to be better."""
-    together = over_all_settings(page.archive, "RADAR(tune='beta1')", CONTROL)
-    phrases: list[Text] = [("RADAR is ahead on ", together.ahead, " of ", together.pairs, " pairs")]
+    tuned = over_all_settings(page.archive, "RADAR(tune='beta1')", CONTROL)
+    phrases: list[Text] = [("RADAR is ahead on ", tuned.ahead, " of ", tuned.pairs, " pairs")]
     for condition in ("1,000 steps", "3,000 steps"):
         gains = gains_of_radar(page.archive, condition)
         phrases.append(("by ", gains[0], " % and ", gains[1], " %"))

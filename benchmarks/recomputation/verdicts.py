@@ -100,10 +100,21 @@ def average_ranks(means: Mapping[str, Mapping[str, float]], better: Mapping[str,
     return {label: float(np.mean([row[label] for row in rows])) for label in rows[0]}
 
 
-def pooled(gains_by_task: Sequence[np.ndarray]) -> tuple[int, float]:
-    """On how many pairs of task and seed a contender is ahead, and the p of all of them: every task counts the same."""
-    units = [gains / np.sqrt(np.mean(gains**2)) for gains in gains_by_task]
-    return int((np.concatenate(units) > 0).sum()), sign_flip_p(np.concatenate([unit / len(unit) for unit in units]))
+class Together(NamedTuple):
+    """A contender against a reference, over all pairs of task and seed."""
+
+    tasks: int
+    pairs: int
+    ahead: int  # pairs on which the contender is better
+    mean: float  # of its gains in units of each task
+    p: float  # before Holm's correction
+
+
+def together(gains_by_task: Sequence[np.ndarray]) -> Together:
+    """The sign-flip test of all pairs, in which every task counts the same."""
+    units = [gains / np.sqrt(np.mean(gains**2)) / len(gains) for gains in gains_by_task]
+    pairs = np.concatenate(units)
+    return Together(len(units), len(pairs), int((pairs > 0).sum()), pairs.sum() / len(units), sign_flip_p(pairs))
 
 
 def relative_gains(values: Mapping[int, float], reference: Mapping[int, float], better: str) -> np.ndarray:
