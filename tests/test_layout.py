@@ -20,7 +20,7 @@ LAYERS = (
     ("parts",),
     ("step",),
     ("kernels",),
-    ("light_optimizer", "aim", "backward", "new_groups", "checks", "checkpoints", "groups", "diagnostics"),
+    ("light_optimizer", "stepping", "aim", "backward", "new_groups", "checks", "checkpoints", "groups", "diagnostics"),
     ("optimizers",),
     ("testing",),
     ("theory", "measure", "jax"),
