@@ -7,6 +7,8 @@ import torch
 
 from aimopt import __version__, kernels
 
+CPUINFO = Path("/proc/cpuinfo")  # on Linux
+
 
 def describe_machine() -> dict[str, str]:
     """Processor, threads, system, versions, and the kernels that are active."""
@@ -22,8 +24,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def _processor() -> str:
+    """The name with family and model: on a virtual machine the name alone may be that of several generations."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
-        return platform.processor() or "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+        lines = []
+    pairs = (line.partition(":") for line in reversed(lines))  # reversed: of several processors, the first
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    name = facts.get("model name") or platform.processor() or "unknown"
+    numbers = [f"{shown} {facts[key]}" for key, shown in (("cpu family", "family"), ("model", "model")) if key in facts]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
