@@ -188,8 +188,9 @@ class SteppingOptimizer(LightOptimizer):
                     # The unfused step may run a user's code, which can do anything to the tensors of later groups.
                     kernel = self._kernel_for(self._kernels.check(gathered))
                 unfused = self._kernels.run(gathered, kernel, *scaling) if kernel is not None else gathered
-                self._step_unfused(unfused)
-                ran_other_code = ran_other_code or bool(unfused.params)
+                if unfused is not None:
+                    self._step_unfused(unfused)
+                    ran_other_code = ran_other_code or bool(unfused.params)
         finally:
             self._kernels.release_tensors()  # of the groups after one that failed
 

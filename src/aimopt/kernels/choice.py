@@ -49,13 +49,13 @@ class GroupKernels:
 
     def run(
         self, gathered: Gathered, kernel: FusedGroup, grad_scale: Tensor | None, found_inf: Tensor | None
-    ) -> Gathered:
-        """Step the parameters that the kernel has located, and return the others."""
+    ) -> Gathered | None:
+        """Step the parameters that the kernel has located, and return the others, if there are any."""
         refused = kernel.run(gathered.group["lr"], grad_scale, found_inf)
         if refused is not None:
             reason = invalid_count(gathered.states()[refused]["step"])
             raise refusal(gathered, refused, self._optimizer, reason)
-        return gathered.select(kernel.unreachable)
+        return gathered.select(kernel.unreachable) if kernel.unreachable else None
 
     def release_tensors(self) -> None:
         """Drop all references to located tensors."""
