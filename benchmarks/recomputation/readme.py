@@ -4,7 +4,7 @@ import re
 
 from recomputation.archive import Archive
 from recomputation.conditions import gains_of_radar
-from recomputation.explored import gains_over_radar
+from recomputation.explored import CONFIRMED, gains_over_radar
 from recomputation.mini import CONTROL, leads, over_all_settings, verdicts_of
 from recomputation.pages import Page, Recomputed, Text
 
@@ -20,11 +20,12 @@ def in_short(page: Page, match: re.Match[str]) -> Recomputed:
         phrases.append(("by ", gains[0], " % and ", gains[1], " %"))
     phrases.append(("best mean on GPT-2, by ", _least_lead_over_the_papers(page.archive), " % and more"))
     on_images = verdicts_of(page.archive, page.archive.study("cifar10-vit", name="compare", reference="RADAR"))
-    confirmed = gains_over_radar(page.archive, "fineweb-qwen")
-    hybrids = 100 * on_images["Hybrid"].gain, confirmed["Muon, RADAR for the rest"]
-    phrases.append(("better than RADAR by ", hybrids[0], " % on CIFAR-10 and by ", hybrids[1], " % on Qwen"))
+    confirmed = [gains_over_radar(page.archive, task) for task in CONFIRMED]
+    muon = [100 * on_images["Hybrid"].gain, *(gains["Muon, RADAR for the rest"] for gains in confirmed)]
+    soap = [gains["SOAP"] for gains in confirmed]
+    phrases.append(("by ", muon[0], " % on CIFAR-10, ", muon[1], " % on CIFAR-100 and ", muon[2], " % on Qwen"))
+    phrases.append(("SOAP by ", soap[0], " % and ", soap[1], " % on the latter two"))
     assert all(on_images[label].gain < 0 for label in OF_THE_PAPER), "RADAR has the best mean of the paper's optimizers"
-    phrases.append(("inside a cautious mask by ", confirmed["RADAR, cautious"], " %"))
     return Recomputed(leads(page, match).rows, phrases)
 
 
