@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from aimopt.lab.defaults import TUNED
 from aimopt.lab.protocol import facts, import_paths, optimizers, schedule, schema, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
@@ -69,9 +70,13 @@ class Contender:
         shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
         label = f"{optimizer}({shown})" if shown else optimizer
         tuned = options.get("tune", ())
-        tune = (tuned,) if isinstance(tuned, str) else tuple(map(str, tuned))
+        tune = (tuned,) if isinstance(tuned, str) else tuned
+        if not isinstance(tune, tuple | list) or not all(isinstance(name, str) for name in tune):
+            raise ValueError(
+                f"tune of {label} must be {' or '.join(map(repr, TUNED))}, or a tuple of both, got {tuned!r}"
+            )
         own = {option: value for option, value in options.items() if option != "tune"}
-        return cls(label=label, optimizer=optimizer, options=own, tune=tune)
+        return cls(label=label, optimizer=optimizer, options=own, tune=tuple(tune))
 
 
 def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
