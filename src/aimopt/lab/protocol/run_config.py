@@ -34,7 +34,7 @@ SHAPE = fields(
         "options": map_of(schema.plain),
         "lr": number(),
         "seed": integer(0),
-        "steps": integer(),
+        "steps": integer(1),
     },
     {"sources": map_of(text)},
 )
