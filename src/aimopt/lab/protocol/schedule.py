@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aimopt.lab.protocol.run_config import RunConfig, rounded
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats.sequential import Decision, decide, relative_gains
+from aimopt.lab.stats.sequential import Decision, decide, gains_by_margin
 from aimopt.lab.stats.tuning import FINALISTS, Point, PointChoice, Score, SearchPlan, plan_search, select_rate
 
 if TYPE_CHECKING:
@@ -149,8 +149,15 @@ def decisions(study: "Study", runs: Runs) -> dict[str, Decision]:
     gains = {}
     for label, by_seed in values.items():
         shared = min(len(by_seed), len(reference))
-        gains[label] = relative_gains(by_seed[:shared], reference[:shared], study.facts.measure.better)
-    return decide(gains, study.looks, study.margin)
+        gains[label] = gains_by_margin(by_seed[:shared], reference[:shared], study.facts.measure.better)
+    # Where both diverged on every seed nothing was compared: more seeds would not help, but equal they are not.
+    nothing = Decision("undecided", 0, -math.inf, math.inf, study.margin)
+    return {
+        label: nothing._replace(seeds=decision.seeds)
+        if decision.outcome == "identical" and not any(map(math.isfinite, values[label]))
+        else decision
+        for label, decision in decide(gains, study.looks, study.margin).items()
+    }
 
 
 def _values_in_order(study: "Study", contender: "Contender", runs: Runs) -> list[float]:

@@ -80,8 +80,9 @@ class Difference(NamedTuple):
 
     @property
     def too_few_seeds(self) -> bool:
-        """Whether there are too few paired seeds for a verdict."""
-        return len(self.differences) < ENOUGH_SEEDS
+        """Whether there are too few paired seeds for a verdict; an early look of a study with looks may give one."""
+        decided = self.verdict_in_looks.startswith(("better", "worse", "equal", "identical"))
+        return len(self.differences) < ENOUGH_SEEDS and not decided
 
     @property
     def verdict(self) -> str:

@@ -80,6 +80,15 @@ def relative_gains(contender: Sequence[float], reference: Sequence[float], bette
     return np.nan_to_num(gains, nan=0.0, posinf=math.inf, neginf=-math.inf)
 
 
+def gains_by_margin(contender: Sequence[float], reference: Sequence[float], better: Better) -> Floats:
+    """Relative gains for a comparison with a margin. A share of zero is zero: beyond it, a difference is infinite."""
+    gains = relative_gains(contender, reference, better)
+    finite = [value for value in reference if math.isfinite(value)]
+    if finite and not any(finite):
+        return np.where(gains == 0, 0.0, np.copysign(math.inf, gains))
+    return gains
+
+
 def decide(
     gains: Mapping[str, Sequence[float] | Floats], looks: Sequence[int], margin: float, contenders: int | None = None
 ) -> dict[str, Decision]:
