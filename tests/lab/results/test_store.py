@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,18 @@ def test_a_damaged_run_is_set_aside_and_trained_again(damage: Damage, store: Sto
     assert [json.loads(a)["valid_loss"] for a in after] == [json.loads(b)["valid_loss"] for b in before]
     assert len(store.set_aside_reasons()) == 1
     assert len(store.runs()) == 1
+
+
+def test_an_older_copy_of_a_folder_does_not_hide_a_result(store: Store) -> None:
+    config = short_run()
+    writer = store.claim_run(config)
+    assert writer is not None
+    writer.begin(config)
+    shutil.copytree(store.root / "digits-demo", store.root / "digits-demo-saved")
+    writer.write_result("finished", "", [], {})
+    writer.release()
+    (run,) = store.runs().values()
+    assert run.status == "finished"
 
 
 def test_reading_all_runs_skips_damaged_ones(store: Store) -> None:

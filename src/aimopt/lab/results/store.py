@@ -104,10 +104,11 @@ class Store:
         With `in_full`, only runs with these identities have their history, facts and sessions. The others have config,
         status and reason only, which takes a tenth of the memory.
         """
-        by_identity = {}
+        by_identity: dict[str, Run] = {}
         for folder in self._run_folders():
             run = self._read(read_run, folder, in_full)
-            if run is not None:
+            known = by_identity.get(run.config.identity) if run is not None else None
+            if run is not None and (known is None or run.settled or not known.settled):  # a folder may be copied
                 by_identity[run.config.identity] = run
         return by_identity
 
