@@ -111,8 +111,8 @@ def spread(values: Sequence[float], better: Better = "lower") -> Spread:
         raise ValueError("spread() got no value; pass one value per seed, infinity for a diverged run")
     sign = score_sign(better)
     mean, std, *ends = _summary(scores)
-    low, high = sorted(sign * end for end in ends)
-    return Spread(sign * mean, std, low, high, int(np.isinf(scores).sum()), tuple((sign * scores).tolist()))
+    low, high = sorted(sign * end + 0.0 for end in ends)  # −0 + 0 is 0: a loss of zero has no sign
+    return Spread(sign * mean + 0.0, std, low, high, int(np.isinf(scores).sum()), tuple((sign * scores + 0.0).tolist()))
 
 
 def paired_differences(values: Mapping[str, Sequence[float]], reference: str, better: Better) -> dict[str, Difference]:
