@@ -134,6 +134,39 @@ def test_two_contenders_that_always_diverge_are_not_called_identical() -> None:
     assert "Against AdamW, better: Lion; 5 seeds cannot tell: RADAR." in said
 
 
+def test_seeds_on_which_both_diverge_do_not_make_two_contenders_equal() -> None:
+    """Of such a seed there is no number: zeros would be a difference that is known to be small."""
+    study = sequential_study(seeds=tuple(range(5)), margin=0.02)
+    runs = train(study, better_by(0.001))
+    for identity, run in runs.items():
+        if run.config.seed < 4:
+            runs[identity] = dataclasses.replace(run, status="diverged", history=())
+    analysis = analyse_study(study, runs)
+    difference = analysis.standing("RADAR").difference
+    assert difference is not None
+    assert difference.verdict == "undecided with 5 seeds"
+    said = phrasing.summary(analysis)
+    assert "Every contender diverged on at least one seed." in said
+    assert "With 5 seeds, no contender can be distinguished from AdamW." in said
+
+
+@pytest.mark.parametrize(
+    ("diverged", "sentence"),
+    [
+        (("RADAR",), "at gamma=0.2; the defaults diverged."),
+        (("gamma=0.2", "gamma=0.3"), "Every setting of the grid diverged; the defaults give 1.000."),
+    ],
+)
+def test_a_sweep_in_which_one_side_diverges(diverged: tuple[str, ...], sentence: str) -> None:
+    study = sensitivity("digits", "demo", {"gamma": (0.2, 0.3)}, grid=(1.0,), settings=SHORT)
+    runs = train(study, lambda _: 1.0)
+    for cell in study.cells(runs):
+        if cell.contender in diverged:
+            identity = cell.config.identity
+            runs[identity] = dataclasses.replace(runs[identity], status="diverged", history=())
+    assert phrasing.summary(analyse_study(study, runs))[0].endswith(sentence)
+
+
 @pytest.mark.parametrize(("value", "verdict"), [(0.001, "worse"), (0.0, "identical"), (-0.001, "better")])
 def test_nothing_is_equal_to_a_reference_of_zero_but_zero(value: float, verdict: str) -> None:
     """A share of zero is zero, however large the margin is."""

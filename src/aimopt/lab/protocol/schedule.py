@@ -150,14 +150,7 @@ def decisions(study: "Study", runs: Runs) -> dict[str, Decision]:
     for label, by_seed in values.items():
         shared = min(len(by_seed), len(reference))
         gains[label] = gains_by_margin(by_seed[:shared], reference[:shared], study.facts.measure.better)
-    # Where both diverged on every seed nothing was compared: more seeds would not help, but equal they are not.
-    nothing = Decision("undecided", 0, -math.inf, math.inf, study.margin)
-    return {
-        label: nothing._replace(seeds=decision.seeds)
-        if decision.outcome == "identical" and not any(map(math.isfinite, values[label]))
-        else decision
-        for label, decision in decide(gains, study.looks, study.margin).items()
-    }
+    return decide(gains, study.looks, study.margin)
 
 
 def _values_in_order(study: "Study", contender: "Contender", runs: Runs) -> list[float]:
