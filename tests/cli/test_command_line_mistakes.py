@@ -1,6 +1,7 @@
 """Wrong command lines: one sentence that says what was wrong and what to do, status 2, and never a traceback."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -246,7 +247,8 @@ OTHERS = {
     "run digits --save ''": "argument --save: must not be empty",
     "run digits --save run.txt": "run.txt must end in .toml",
     "run digits --save a_folder.toml": "a_folder.toml",
-    "run a_folder.toml": "cannot read a_folder.toml: Is a directory",
+    "run a_folder.toml": "cannot read a_folder.toml: it is not a regular file",
+    "run nothing.toml": "cannot read nothing.toml: No such file or directory",
     "run run.toml --seed 0": "run.toml states --seed; change it in the file",
     "run run.toml --option gamma=0": "run.toml states --option; change it in the file",
     "run study.toml": "a run lacks",
@@ -363,6 +365,15 @@ def test_a_file_that_holds_something_else(command: str, name: str, capsys: pytes
     content, message = TEXTS[name]
     Path(name).write_bytes(content)
     assert message in error_message(f"{command} {name}", capsys)
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_file_without_an_end(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe.toml")
+    assert "cannot read pipe.toml: it is not a regular file" in error_message(f"{command} pipe.toml", capsys)
+    Path("huge.json").touch()
+    os.truncate("huge.json", 1 << 40)  # it takes no space on the disk
+    assert "cannot read huge.json: it has 1,099,511,627,776 bytes" in error_message(f"{command} huge.json", capsys)
 
 
 def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(

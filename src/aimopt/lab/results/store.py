@@ -56,6 +56,7 @@ from aimopt.lab.results.run_files import read_manifest, read_run
 from aimopt.messages.reason import Reason
 
 NOT_RUNS = ("set-aside", "studies", "jobs", "report")
+LONGEST_NAME = 64  # characters of a name that a file has unchanged: a file name may have three of them
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -368,9 +369,9 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _safe_name(text: str) -> str:
-    """A name for a folder: the text itself if it is safe, otherwise a safe form with a checksum."""
+    """A name for a folder: the text itself if it is safe and not too long, otherwise a safe form with a checksum."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
-    if plain == text:
+    if plain == text and len(text) <= LONGEST_NAME:
         return text
     return f"{plain[:40]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
