@@ -123,6 +123,8 @@ class Store:
         """Claim a run; None while another process works on it. Damaged files of the run are set aside first."""
         folder = self.folder(config)
         self._make_folder(folder)
+        if folder.is_symlink():  # a store may come from someone else: files are deleted and moved here
+            raise DamagedFile(folder, "it is a symbolic link; put the folder itself here, or delete the link")
         claim = Claim.take(folder)
         if claim is None:
             return None
