@@ -190,6 +190,7 @@ def test_a_narrow_terminal_gets_every_name_number_and_verdict(width: int) -> Non
     CleanConsole(file=screen, width=width).print(terminal_table(found))
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= width
+    assert "  " not in screen.getvalue().partition("\n\n")[0]
     text = re.sub(r"\s", "", screen.getvalue())
     for standing in found.standings:
         assert standing.spread is not None

@@ -69,7 +69,11 @@ class _Results:
             return
         yield self.title
         for name, *cells in self.rows:
-            named = [Text(f"{head} ").append(cell) for head, cell in zip(self.heads, cells, strict=True) if cell]
+            named = [
+                Text(f"{head} " if head else "").append(cell)
+                for head, cell in zip(self.heads, cells, strict=True)
+                if cell
+            ]
             yield Text.assemble(name, ": ", Text("; ").join(Text(" ").join(text.split()) for text in named))
         yield Text("")
 
