@@ -1,6 +1,7 @@
 """Wrong command lines: one sentence that says what was wrong and what to do, status 2, and never a traceback."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -131,6 +132,9 @@ OPTIMIZERS = {
     "'RADAR(gamma=-1)'": "RADAR: GradientDifference: gamma must be a number in [0, ∞), got -1",
     "'RADAR(gamma=\"a\")'": "RADAR: GradientDifference: gamma must be a number in [0, ∞), got 'a'",
     "'RADAR(gama=1)'": "RADAR has no option 'gama'; did you mean 'gamma'?",
+    "'RADAR(gamma={[]: 1})'": "cannot read the optimizer 'RADAR(gamma={[]: 1})'",
+    f"'torch.optim:SGD(momentum={10**23})'": "momentum of the options of torch.optim:SGD must be made of finite",
+    f"'AdamW(betas=(0.9, {10**23}))'": "betas of the options of AdamW must be made of finite numbers",
     "'torch.optim:SGD(momentum=-1, weight_decay=0)'": "cannot be made: ValueError: Invalid momentum value: -1",
     "'.:x'": "'.' is not a module name",
     "os:system": "os:system is not an optimizer; name a class that derives from torch.optim.Optimizer",
@@ -141,7 +145,9 @@ OPTIMIZERS = {
     "'Muon(rest=\"torch.optim:SGD\")'": "Muon: rest must name an optimizer of this package, such as 'AdamW', got",
     "'Muon(rest=0.1)'": "Muon: rest must name an optimizer of this package, such as 'AdamW', got 0.1",
     "'Muon(rest=\"RADAR(gama=1)\")'": "RADAR has no option 'gama'; did you mean 'gamma'?",
+    "'Muon(rest=\"RADAR(gamma={[]: 1})\")'": "cannot read the optimizer 'RADAR(gamma={[]: 1})'",
     "'Muon(rest_options=1)'": "Muon: rest_options must map names to values",
+    "'Muon(rest_options={1: 2})'": "Muon: rest_options must map names to values, such as {'eps': 1e-8}, got {1: 2}",
     "'Muon(momentum=2, rest=\"RADAR\")'": "HeavyBall: momentum must be a number in [0, 1), got 2",
     "'Muon(gamma=1)'": "Muon has no option 'gamma'",
     "'AdamW(rest=\"RADAR\")'": "AdamW has no option 'rest'",
@@ -206,6 +212,17 @@ OTHERS = {
     "compare digits --protocol paper --seeds 5": "seed 5 tunes the learning rate",
     "compare digits --protocol other": "invalid choice: 'other'",
     "compare digits --tune lr": "invalid choice: 'lr'",
+    "compare digits --optimizers AdamW 'RADAR(tune=5)'": "tune of RADAR(tune=5) must be 'beta1' or 'weight_decay'",
+    "compare digits --optimizers AdamW 'RADAR(tune=(1,))'": "tune of RADAR(tune=(1,)) must be 'beta1' or 'weight",
+    "compare digits --optimizers AdamW 'RADAR(tune=None)'": "tune of RADAR(tune=None) must be 'beta1' or 'weight",
+    "compare digits --reference 'RADAR(tune=5)'": "tune of RADAR(tune=5) must be 'beta1' or 'weight_decay'",
+    "compare digits --set 'steps={[]: 1}'": "steps must be a value like 1400, got '{[]: 1}'",
+    f"compare digits --set steps={'-' * 20000}1": "steps must be a value like 1400, got '-----",
+    "compare digits --lengths 0.5 1e308": "lengths() cannot make schedules 1e+308 times as long; give a factor",
+    "compare digits --lengths 0.5 nan": "argument --lengths: must be a finite number > 0, got 'nan'",
+    "compare digits --slurm partition=gpu": "the options of Slurm (partition) are for the engine slurm, not for local",
+    "explore digits --rungs 3 1": "the numbers of seeds per rung must grow from at least 1, got (3, 1)",
+    "explore digits --rungs 1 1000000000": "a rung may have 10000 seeds at most, got 1000000000",
     "compare digits --protocol paper --tune beta1": "tunes options, which the search on a grid cannot",
     "compare digits --grid 1 nan": "argument --grid: must be a finite number > 0, got 'nan'",
     "compare digits --workers 999999999999": "argument --workers: must be a whole number from 1 to 4096",
@@ -230,7 +247,8 @@ OTHERS = {
     "run digits --save ''": "argument --save: must not be empty",
     "run digits --save run.txt": "run.txt must end in .toml",
     "run digits --save a_folder.toml": "a_folder.toml",
-    "run a_folder.toml": "cannot read a_folder.toml: Is a directory",
+    "run a_folder.toml": "cannot read a_folder.toml: it is not a regular file",
+    "run nothing.toml": "cannot read nothing.toml: No such file or directory",
     "run run.toml --seed 0": "run.toml states --seed; change it in the file",
     "run run.toml --option gamma=0": "run.toml states --option; change it in the file",
     "run study.toml": "a run lacks",
@@ -240,6 +258,7 @@ OTHERS = {
     "sweep digits --over gamma=-1,nan,a": "RADAR with gamma=-1 cannot be made: ValueError: RADAR: GradientDiff",
     "sweep digits --over gamma=0,nan": "RADAR with gamma=nan cannot be made: ValueError: RADAR: GradientDiff",
     "sweep digits --over betas=0.9,0.99": "RADAR: betas must be 2 numbers, got 0.9",
+    "sweep digits --over 'gamma=a,{[]: 1}'": "RADAR with gamma=a cannot be made: ValueError: RADAR: GradientDifference",
     "sweep digits --over 'gamma=()'": "--over gamma has no values; write --over gamma=0,0.1",
     "sweep digits --over gamma=0,0.1 --over gamma=0.2": "gamma is given twice, as (0, 0.1) and as 0.2; give it once",
     "sweep digits --over gamma=0,0.1 --preset delta": "--over and --preset delta exclude each other; give only one",
@@ -253,6 +272,8 @@ OTHERS = {
     "report store --watch --port 65536": "argument --port: must be a whole number from 0 to 65535, got '65536'",
     "report store --port 8000": "--port 8000 is for --watch",
     "bench step --models tiny,tiny": "a model is named twice in 'tiny,tiny'",
+    f"bench step --json {'a' * 300}": "argument --json: 'aaa",
+    f"response radar --picture {'a' * 300}.png": "argument --picture: 'aaa",
     "bench step --json a_folder.toml": "'a_folder.toml' is a folder; give the name of a file",
 }  # fmt: skip
 
@@ -344,6 +365,15 @@ def test_a_file_that_holds_something_else(command: str, name: str, capsys: pytes
     content, message = TEXTS[name]
     Path(name).write_bytes(content)
     assert message in error_message(f"{command} {name}", capsys)
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_file_without_an_end(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe.toml")
+    assert "cannot read pipe.toml: it is not a regular file" in error_message(f"{command} pipe.toml", capsys)
+    Path("huge.json").touch()
+    os.truncate("huge.json", 1 << 40)  # it takes no space on the disk
+    assert "cannot read huge.json: it has 1,099,511,627,776 bytes" in error_message(f"{command} huge.json", capsys)
 
 
 def test_an_optimizer_that_cannot_step_is_reported_when_steps_are_timed(

@@ -197,7 +197,17 @@ def test_trajectories(capsys: pytest.CaptureFixture[str]) -> None:
         ("certify --L 1 --lr 1e-3 --nu-min 2", "nu_min=2 exceeds nu_max=1"),
         ("certify --L 1 --lr 1e-3 --batch 0", "argument --batch: must be a finite number > 0, got '0'"),
         ("certify --L 1 --lr 1e-3 --start nan", "argument --start: must be a finite number > 0, got 'nan'"),
-        ("certify --L 1e300 --lr 1e300", "--L 1e+300 and --lr 1e+300 are too large to compute with"),
+        (
+            "certify --L 1e300 --lr 1e300",
+            "L 1e+300, nu_min 1, nu_max 1, beta1 0.9, gamma 0.1, lr 1e+300: some of these are",
+        ),
+        ("certify --L 1 --lr 5e-3 --gamma 1e308", "gamma 1e+308, lr 0.005: some of these are too large or too small"),
+        ("certify --L 1 --lr 1e-320", "some of these are too large or too small to compute with; give others"),
+        ("certify --L 1e-320 --lr 5e-3", "some of these are too large or too small to compute with; give others"),
+        (
+            "response radar --set gamma=1e308",
+            "the response of RADAR cannot be computed: its coefficients are too large",
+        ),
         ("trajectories bale", "did you mean 'beale'?"),
         ("trajectories beale --steps 0", "must be a whole number from 1, got '0'"),
     ],

@@ -8,6 +8,7 @@ from aimopt.cli import main
 from aimopt.lab import Exploration, Explored, Resources, Store, compare, explore
 from aimopt.lab.analysis.explored import PROVES_NOTHING
 from aimopt.lab.protocol.study import Contender
+from aimopt.lab.results.run import Run
 from aimopt.paper.protocols import EXPLORED, PROTOCOLS
 from short_studies import SHORT
 
@@ -111,3 +112,24 @@ def test_a_reference_that_is_not_named_is_added() -> None:
     exploration = tiny(reference="nadam")
     assert [c.label for c in exploration.study.contenders] == [*OPTIMIZERS, "NAdam"]
     assert exploration.study.reference == "NAdam"
+
+
+def test_a_task_that_cannot_be_loaded_is_left_out_of_the_confirmation(
+    trained: tuple[Store, Explored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to another package; what was explored is known nevertheless."""
+    monkeypatch.setattr("aimopt.lab.protocol.tasks.available", lambda: ["cifar10-vit", "broken", "digits"])
+    assert "broken" not in trained[1].confirmation()
+
+
+def test_what_failed_on_every_seed_is_not_called_diverged(trained: tuple[Store, Explored]) -> None:
+    exploration = tiny()
+    runs = {
+        cell.config.identity: Run(config=cell.config, status="failed" if cell.contender == "Lion" else "diverged")
+        for cell in exploration.cells({})
+    }
+    table = Explored(exploration, exploration.plan(runs)).table().splitlines()
+    rows = {line.split()[0]: line for line in table[2:]}
+    assert "failed" in rows["Lion"]
+    assert "diverged" not in rows["Lion"]
+    assert "diverged" in rows["AdamW"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from aimopt.cli import main
+from aimopt.lab.execution.engines.worker import run_job
 from aimopt.lab.protocol import study_files
 from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.run_config import RunConfig
@@ -13,6 +14,7 @@ from aimopt.lab.results import json_files
 from aimopt.lab.results.store import Store
 from aimopt.lab.stats.tuning import Point
 from engine_runs import OWN
+from short_studies import short_run
 from written_stores import written_run
 
 SPY = 'open("loaded", "a").close()\n'
@@ -144,3 +146,18 @@ def test_a_wrong_file_gives_an_error_of_one_sentence(
     Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
     assert main(["sweep", name]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_link_in_the_place_of_a_run_leads_nobody_out_of_the_store(store: Store, tmp_path: Path) -> None:
+    """Its target looks like a damaged run, whose files would be set aside."""
+    config, project = short_run(), tmp_path / "project"
+    project.mkdir()
+    for name in ("manifest.json", "notes.txt", ".draft.0123abcd"):
+        (project / name).write_text("of the user")
+    folder = store.folder(config)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(project)
+    outcome, reason = run_job(store.root, config.to_dict())
+    assert outcome == "failed"
+    assert f"{folder} cannot be used: it is a symbolic link" in reason
+    assert {path.name for path in project.iterdir()} == {"manifest.json", "notes.txt", ".draft.0123abcd"}

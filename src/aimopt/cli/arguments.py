@@ -201,7 +201,7 @@ def folder(value: str) -> Path:
     try:
         existing = next(parent for parent in (parsed, *parsed.absolute().parents) if parent.exists())
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"{value!r} cannot be a folder: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"{value!r} cannot be a folder: {error.strerror}; give another name") from None
     if not existing.is_dir():
         raise argparse.ArgumentTypeError(f"{str(existing)!r} is a file, but a folder is needed; give another name")
     return parsed
@@ -212,10 +212,15 @@ def output_file(endings: Sequence[str] = ()) -> Callable[[str], Path]:
 
     def read(value: str) -> Path:
         parsed = path(value)
-        if parsed.is_dir():
-            raise argparse.ArgumentTypeError(f"{value!r} is a folder; give the name of a file")
-        if parsed.exists() and not parsed.is_file():
-            raise argparse.ArgumentTypeError(f"{value!r} is a device or a pipe; give the name of a file")
+        try:
+            if parsed.is_dir():
+                raise argparse.ArgumentTypeError(f"{value!r} is a folder; give the name of a file")
+            if parsed.exists() and not parsed.is_file():
+                raise argparse.ArgumentTypeError(f"{value!r} is a device or a pipe; give the name of a file")
+        except OSError as error:
+            raise argparse.ArgumentTypeError(
+                f"{value!r} cannot be a file: {error.strerror}; give another name"
+            ) from None
         if not parsed.parent.is_dir():
             raise argparse.ArgumentTypeError(f"there is no folder {str(parsed.parent)!r}; make it first")
         if endings and parsed.suffix.lower() not in endings:
@@ -250,5 +255,5 @@ def python_literal(text: str) -> Any:
     """The value of a Python literal; the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # a list as a key, too deep a nesting
         return text

@@ -54,6 +54,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from aimopt.lab import Contender, compare
+    from aimopt.lab.protocol.lengths import check_factors
 
     fields = study_fields(arguments)
     if arguments.reference is not None:
@@ -73,4 +74,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
         for task in task_names(arguments.tasks)
     ]
+    if arguments.lengths:  # its runs come last: a mistake is reported before anything is trained
+        for study in studies:
+            check_factors(study, arguments.lengths)
     return run_studies(studies, arguments, arguments.lengths)

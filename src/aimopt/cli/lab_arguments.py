@@ -19,7 +19,7 @@ from aimopt.cli.arguments import (
     seed,
 )
 from aimopt.lab.defaults import SCALE, STORE
-from aimopt.lab.execution.resources import DEFAULT_ENGINE, ENGINES, Resources
+from aimopt.lab.execution.resources import DEFAULT_ENGINE, ENGINES, Resources, check_engine
 from aimopt.messages.clean_text import one_line
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def task_names(given: list[str]) -> list[str]:
 
 def resources_of(arguments: argparse.Namespace) -> Resources:
     """The resources for the runs, from the arguments."""
-    return Resources(
+    resources = Resources(
         workers=arguments.workers,
         threads=arguments.threads,
         devices=tuple(arguments.devices),
@@ -192,6 +192,8 @@ def resources_of(arguments: argparse.Namespace) -> Resources:
         keep_weights=arguments.keep_weights,
         slurm=arguments.slurm,
     )
+    check_engine(arguments.engine, resources)
+    return resources
 
 
 def run_studies(studies: "list[Study]", arguments: argparse.Namespace, lengths: Sequence[float] = ()) -> int:

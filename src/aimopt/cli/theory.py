@@ -8,6 +8,7 @@ They import what they need when they run, so that the command line starts and co
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def _add_response(subparsers: Subparsers) -> None:
 
 
 def _response(arguments: argparse.Namespace) -> None:
+    import numpy as np
+
     from aimopt.cli import theory_sources
     from aimopt.theory import plots, response
 
@@ -94,10 +97,17 @@ def _response(arguments: argparse.Namespace) -> None:
         if name not in known:
             raise ValueError(f"none of {', '.join(built)} has the {name} of --set; {suggestion(name, sorted(known))}")
     sources = {theory_sources.label(source): source for source in built.values()}
-    print("\n\n".join(str(response(source)) for source in sources.values()))
-    limits = [f"  {name:<18} {theory_sources.stability_limit(source)}" for name, source in sources.items()]
+    try:
+        with np.errstate(over="raise"):
+            responses = [str(response(source)) for source in sources.values()]
+            limits = [f"  {name:<18} {theory_sources.stability_limit(source)}" for name, source in sources.items()]
+            figure = plots.response(sources)
+    except ArithmeticError:
+        names = ", ".join(sources)
+        raise ValueError(f"the response of {names} cannot be computed: its coefficients are too large") from None
+    print("\n\n".join(responses))
     print("\n".join(["\nstable on a quadratic while ηλ/R is below", *limits]))
-    _print_written(plots.save(plots.response(sources), arguments.picture))
+    _print_written(plots.save(figure, arguments.picture))
 
 
 def _add_certify(subparsers: Subparsers) -> None:
@@ -144,8 +154,11 @@ def _certify(arguments: argparse.Namespace) -> None:
     try:
         limit = largest_stable_lr(**shape, ell_ratio=arguments.ell_ratio)
         c = certificate(**shape, sigma2=arguments.sigma2, lr=arguments.lr, ell=arguments.ell_ratio * arguments.lr)
-    except OverflowError:
-        raise ValueError(f"--L {arguments.L:g} and --lr {arguments.lr:g} are too large to compute with") from None
+    except ArithmeticError:
+        limit, c = math.inf, None
+    if c is None or not math.isfinite(limit):
+        values = ", ".join(f"{name} {value:g}" for name, value in {**shape, "lr": arguments.lr}.items())
+        raise ValueError(f"{values}: some of these are too large or too small to compute with; give others")
     print(c)
     print(f"\nlargest certified learning rate at this ℓ/η: {limit:.6g}")
     if c.feasible:

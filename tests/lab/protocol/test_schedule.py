@@ -1,5 +1,6 @@
 """Which runs a study of our protocol has: its search, its looks, and what its file holds."""
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from aimopt.lab.analysis.analyse import analyse_study
 from aimopt.lab.protocol import schedule, study_files
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.search import Search
+from aimopt.lab.report import phrasing
 from aimopt.lab.results.run import Run, Status
 from aimopt.paper.protocols import PROTOCOL
 from short_studies import SHORT
@@ -106,6 +108,81 @@ def test_a_failed_final_run_is_waited_for() -> None:
     runs[failed.identity] = Run(config=failed, status="failed", reason="no memory")
     assert schedule.decisions(study, runs)["RADAR"].outcome == "open"
     assert counts(study, runs)["RADAR", "final"] == 5
+
+
+def results_by_optimizer(study: Study, values: dict[str, float]) -> dict[str, Run]:
+    """Every run of an optimizer ends with one value; it diverged if that is infinite."""
+    runs = train(study, lambda config: values[config.optimizer])
+    diverged = {name for name, value in values.items() if math.isinf(value)}
+    return {
+        identity: dataclasses.replace(run, status="diverged", history=()) if run.config.optimizer in diverged else run
+        for identity, run in runs.items()
+    }
+
+
+def test_two_contenders_that_always_diverge_are_not_called_identical() -> None:
+    study = sequential_study("RADAR", "Lion", "AdamW")
+    runs = results_by_optimizer(study, {"RADAR": math.inf, "Lion": 1.0, "AdamW": math.inf})
+    decisions = schedule.decisions(study, runs)
+    assert {label: decision.verdict for label, decision in decisions.items()} == {
+        "RADAR": "undecided with 5 seeds",
+        "Lion": "better",
+    }
+    assert (decisions["RADAR"].low, decisions["RADAR"].high) == (-math.inf, math.inf)
+    assert counts(study, runs)["RADAR", "final"] == 5
+    said = phrasing.summary(analyse_study(study, runs))
+    assert "Against AdamW, better: Lion; 5 seeds cannot tell: RADAR." in said
+
+
+def test_seeds_on_which_both_diverge_do_not_make_two_contenders_equal() -> None:
+    """Of such a seed there is no number: zeros would be a difference that is known to be small."""
+    study = sequential_study(seeds=tuple(range(5)), margin=0.02)
+    runs = train(study, better_by(0.001))
+    for identity, run in runs.items():
+        if run.config.seed < 4:
+            runs[identity] = dataclasses.replace(run, status="diverged", history=())
+    analysis = analyse_study(study, runs)
+    difference = analysis.standing("RADAR").difference
+    assert difference is not None
+    assert difference.verdict == "undecided with 5 seeds"
+    said = phrasing.summary(analysis)
+    assert "Every contender diverged on at least one seed." in said
+    assert "With 5 seeds, no contender can be distinguished from AdamW." in said
+
+
+@pytest.mark.parametrize(
+    ("diverged", "sentence"),
+    [
+        (("RADAR",), "at gamma=0.2; the defaults diverged."),
+        (("gamma=0.2", "gamma=0.3"), "Every setting of the grid diverged; the defaults give 1.000."),
+    ],
+)
+def test_a_sweep_in_which_one_side_diverges(diverged: tuple[str, ...], sentence: str) -> None:
+    study = sensitivity("digits", "demo", {"gamma": (0.2, 0.3)}, grid=(1.0,), settings=SHORT)
+    runs = train(study, lambda _: 1.0)
+    for cell in study.cells(runs):
+        if cell.contender in diverged:
+            identity = cell.config.identity
+            runs[identity] = dataclasses.replace(runs[identity], status="diverged", history=())
+    assert phrasing.summary(analyse_study(study, runs))[0].endswith(sentence)
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.001, "worse"), (0.0, "identical"), (-0.001, "better")])
+def test_nothing_is_equal_to_a_reference_of_zero_but_zero(value: float, verdict: str) -> None:
+    """A share of zero is zero, however large the margin is."""
+    study = sequential_study(margin=0.5)
+    runs = results_by_optimizer(study, {"RADAR": value, "AdamW": 0.0})
+    assert schedule.decisions(study, runs)["RADAR"].verdict == verdict
+
+
+def test_a_verdict_of_an_early_look_is_shown_as_such() -> None:
+    study = sequential_study(looks=(3, 6), seeds=tuple(range(6)), margin=0.02)
+    analysis = analyse_study(study, train(study, better_by(0.9, 0.001)))
+    difference = analysis.standing("RADAR").difference
+    assert difference is not None
+    assert (len(difference.differences), difference.verdict, difference.too_few_seeds) == (3, "better", False)
+    assert "Against AdamW, better: RADAR." in phrasing.summary(analysis)
+    assert phrasing.headline([analysis], None).endswith("RADAR is better than AdamW (3 seeds; among RADAR and AdamW).")
 
 
 def test_a_search_that_only_fails_chooses_nothing() -> None:

@@ -181,3 +181,31 @@ def test_the_terminal_table_cuts_no_number_and_no_name(width: int, monkeypatch: 
     for standing in found.standings:
         assert standing.spread is not None
         assert f"{standing.spread.mean:.4f} ± {standing.spread.std:.4f}" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 60, 79])
+def test_a_narrow_terminal_gets_every_name_number_and_verdict(width: int) -> None:
+    screen = io.StringIO()
+    found = findings()[0]
+    CleanConsole(file=screen, width=width).print(terminal_table(found))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "  " not in screen.getvalue().partition("\n\n")[0]
+    text = re.sub(r"\s", "", screen.getvalue())
+    for standing in found.standings:
+        assert standing.spread is not None
+        verdict = phrasing.short_verdict(standing.difference) if standing.label != "AdamW" else "reference"
+        row = re.search(rf"{standing.label}:lr[^;]*;testloss↓([^;]*);seeds5/5;(?:gainonAdamW[^;]*;)?(\w+)", text)
+        assert row is not None, standing.label
+        assert row[1] == f"{standing.spread.mean:.4f}±{standing.spread.std:.4f}"
+        assert row[2].startswith(verdict.replace(" ", ""))
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_name_cannot_look_like_another_line_of_the_terminal(width: int) -> None:
+    screen, found = io.StringIO(), findings()[0]
+    name = "Lion\nAgainst AdamW, better: Lion."
+    standings = tuple(dataclasses.replace(s, label=name) if s.label == "Lion" else s for s in found.standings)
+    spoofed = dataclasses.replace(found, standings=standings, title="Digits\nAgainst AdamW, better: Lion.")
+    CleanConsole(file=screen, width=width).print(terminal_table(spoofed))
+    assert not any(line.strip().startswith("Against AdamW, better: Lion.") for line in screen.getvalue().splitlines())

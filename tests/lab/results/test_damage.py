@@ -1,5 +1,6 @@
 """Whatever becomes of a file of a store: a sentence with its name, and the rest goes on."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,8 +13,12 @@ from typing import Any
 import pytest
 
 from aimopt.cli import main
+from aimopt.lab import api
 from aimopt.lab.api import analyse_all
+from aimopt.lab.protocol.protocol import Protocol
+from aimopt.lab.protocol.recipes import compare, sensitivity
 from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.study import Study
 from aimopt.lab.report.formats.csv_text import csv_text
 from aimopt.lab.results import json_files
 from aimopt.lab.results.store import Store
@@ -236,6 +241,52 @@ def test_a_study_of_endless_runs_is_not_read(change: dict[str, Any], reason: str
     path = file_of("study", root)
     write_with_checksum(path, {**documents(path), **change})
     assert reason in read_all(root).unreadable[path.relative_to(root).as_posix()]
+
+
+TUNED = compare("digits", "demo", optimizers=["RADAR", "AdamW(tune='weight_decay')"], protocol=Protocol().sequential())
+VARIED = sensitivity("digits", "demo", {"gamma": (0.0, 0.1), "delta": (0.9, 1.1)})
+
+
+@pytest.mark.parametrize(
+    ("study", "contender", "change", "reason"),
+    [
+        (TUNED, "AdamW(tune='weight_decay')", {"options": {"weight_decay": "x"}}, "it has no weight decay here"),
+        (TUNED, "AdamW(tune='weight_decay')", {"options": {"weight_decay": [1]}}, "it has no weight decay here"),
+        (TUNED, "RADAR", {"usual_rate": 1e308}, "of RADAR is not a positive number; change lr or grid"),
+        (TUNED, "RADAR", {"usual_rate": 1e-322}, "of RADAR is not a positive number; change lr or grid"),
+        (VARIED, "gamma=0, delta=0.9", {"options": {"gamma": {}}}, "gamma of gamma=0, delta=0.9 cannot be an axis"),
+        (VARIED, "gamma=0, delta=0.9", {"options": {"delta": [{}]}}, "delta of gamma=0, delta=0.9 cannot be an axis"),
+    ],
+)
+def test_facts_of_which_no_runs_follow(
+    study: Study, contender: str, change: dict[str, Any], reason: str, root: Path
+) -> None:
+    record = json.loads(json.dumps(study.to_record()))
+    record["facts"]["contenders"][contender] |= change
+    write_with_checksum(root / "studies" / "sent.json", record)
+    api.status(store := read_all(root))
+    assert reason in store.unreadable["studies/sent.json"]
+    assert len(store.studies()) == 1
+
+
+def test_lists_of_lists_are_values_of_an_axis(root: Path) -> None:
+    record = json.loads(json.dumps(VARIED.to_record()))
+    record["facts"]["contenders"]["gamma=0, delta=0.9"]["options"]["gamma"] = [[1], [2]]
+    write_with_checksum(root / "studies" / "sent.json", record)
+    assert len(read_all(root).studies()) == 2
+
+
+def test_a_run_without_a_step_is_not_read(root: Path) -> None:
+    """The report would take it for the reference at another length."""
+    store = Store(root)
+    (study,) = store.studies()
+    finals = [cell.config for cell in study.cells(store.runs()) if cell.role == "final"]
+    config = next(config for config in finals if config.optimizer == study.reference)
+    empty = dataclasses.replace(config, steps=0, settings={**config.settings, "steps": 0, "warmup_steps": 1})
+    folder = Path(shutil.copytree(store.folder(config), store.folder(empty)))
+    write_with_checksum(folder / "manifest.json", {"config": empty.to_dict(), "sessions": []})
+    write_with_checksum(folder / "metrics.jsonl", [{"step": 0, "test_loss": 1.0}])
+    assert "steps of config of a manifest must be a whole number from 1, got 0" in str(read_all(root).unreadable)
 
 
 @pytest.mark.parametrize("value", ["x", [1], {"a": 1}, None])

@@ -1,7 +1,9 @@
 """Results on disk: whole or absent, read back as written, set aside when damaged."""
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +99,18 @@ def test_a_damaged_run_is_set_aside_and_trained_again(damage: Damage, store: Sto
     assert len(store.runs()) == 1
 
 
+def test_an_older_copy_of_a_folder_does_not_hide_a_result(store: Store) -> None:
+    config = short_run()
+    writer = store.claim_run(config)
+    assert writer is not None
+    writer.begin(config)
+    shutil.copytree(store.root / "digits-demo", store.root / "digits-demo-saved")
+    writer.write_result("finished", "", [], {})
+    writer.release()
+    (run,) = store.runs().values()
+    assert run.status == "finished"
+
+
 def test_reading_all_runs_skips_damaged_ones(store: Store) -> None:
     _, folder = finished(store)
     truncate("result.json")(folder)
@@ -104,12 +118,12 @@ def test_reading_all_runs_skips_damaged_ones(store: Store) -> None:
     assert folder.exists()
 
 
-@pytest.mark.parametrize("name", ["../../escape.py:Task", "a/b c:d", "<b>", "ü" * 300, ".."])
+@pytest.mark.parametrize("name", ["../../escape.py:Task", "a/b c:d", "<b>", "ü" * 300, "a" * 300, ".."])
 def test_names_from_users_stay_inside_the_store(name: str, store: Store) -> None:
     config = RunConfig.from_dict({**short_run().to_dict(), "task": name, "optimizer": name})
     folder = store.folder(config)
     assert folder.parent.parent == store.root
-    assert len(os.fsencode(folder.name)) < 256
+    assert all(len(os.fsencode(path.name)) < 256 for path in (folder, folder.parent))
 
 
 def test_studies_and_costs_read_back(store: Store) -> None:
@@ -166,6 +180,12 @@ def test_a_study_that_cannot_be_read_does_not_hide_the_others(store: Store) -> N
     (store.root / "studies" / "gone.json").write_text(json.dumps(gone))
     assert store.studies() == [study]
     assert sorted(store.unreadable) == ["studies/gone.json", "studies/half.json"]
+
+
+def test_a_study_with_long_names_has_a_file(store: Store) -> None:
+    study = dataclasses.replace(compare("digits", "demo", optimizers=["RADAR", "AdamW"]), name="a" * 300)
+    stored = store.save_study(study)
+    assert store.studies() == [stored]
 
 
 def test_a_seed_that_is_a_path_is_refused() -> None:

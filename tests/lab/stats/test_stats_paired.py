@@ -54,6 +54,11 @@ def test_a_diverged_seed_is_the_worst_value(bad: float, better: Better, worst: f
     assert np.isnan([got.std, got.low, got.high]).all()
 
 
+def test_a_loss_of_zero_is_not_shown_with_a_sign() -> None:
+    zero = spread([0.0, 0.0], "lower")
+    assert [math.copysign(1, value) for value in (zero.mean, zero.low, zero.high, *zero.values)] == [1.0] * 5
+
+
 def test_one_seed_has_no_spread() -> None:
     got = spread([0.3])
     assert got.mean == 0.3

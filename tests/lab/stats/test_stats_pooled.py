@@ -113,6 +113,14 @@ def test_diverged_runs_count_by_their_signs() -> None:
     assert pooled_differences(both, "reference", {"t": "lower"})["own"].ties == 1
 
 
+def test_two_contenders_that_always_diverge_are_not_called_identical() -> None:
+    values = {task: {"own": by_seed(INF, INF), "reference": by_seed(INF, INF)} for task in ("a", "b")}
+    better: dict[str, Better] = {"a": "lower", "b": "lower"}
+    assert pooled_differences(values, "reference", better)["own"].verdict == "cannot tell"
+    values["b"] = {"own": by_seed(1.0, INF), "reference": by_seed(1.0, INF)}
+    assert pooled_differences(values, "reference", better)["own"].verdict == "identical"
+
+
 def test_contenders_are_pooled_over_the_tasks_that_they_have() -> None:
     values: dict[str, SeedValues] = {
         "a": {"reference": by_seed(2.0, 2.0), "own": by_seed(1.0, 1.1, 1.2), "part": {7: 1.0}},

@@ -26,7 +26,7 @@ from aimopt.lab.analysis.study_analysis import (
 )
 from aimopt.lab.protocol import schedule
 from aimopt.lab.protocol.facts import Facts
-from aimopt.lab.protocol.run_config import RunConfig
+from aimopt.lab.protocol.run_config import RunConfig, frozen
 from aimopt.lab.protocol.schedule import Role
 from aimopt.lab.protocol.search import with_options
 from aimopt.lab.protocol.study import Contender, Study
@@ -185,8 +185,7 @@ def _sweep(study: Study, standings: Sequence[Standing]) -> SensitivityGrid | Non
         return None
 
     def option_values(standing: Standing) -> tuple[Any, ...]:
-        values = (standing.options.get(axis) for axis in study.axes)
-        return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+        return tuple(frozen(standing.options.get(axis)) for axis in study.axes)
 
     on_grid = [s for s in standings if set(study.axes) <= set(study.contender(s.label).options)]
     labels = {option_values(standing): standing.label for standing in on_grid}

@@ -58,7 +58,7 @@ def _completeness(study: Study, cells: CellRuns, standings: Sequence[Standing]) 
         yield Remark("warning", f"No learning rate is chosen yet for {_listed(waiting)}: no final run can start.")
     if not (failed or running or missing or waiting):
         yield Remark("ok", f"All {len({cell.config.identity for cell, _ in cells})} runs have a result.")
-    if len(study.seeds) < ENOUGH_SEEDS:
+    if len(study.seeds) < ENOUGH_SEEDS and not study.looks:
         few = f"{len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
         yield Remark("warning", f"Only {few}: a verdict needs at least {ENOUGH_SEEDS}.")
 

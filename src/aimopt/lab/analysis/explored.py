@@ -5,6 +5,7 @@ explored.best()                          the labels of the best two
 explored.confirmation()                  "aimopt compare … --optimizers …", on other tasks and seeds
 """
 
+import contextlib
 import math
 import shlex
 from collections.abc import Sequence
@@ -77,11 +78,16 @@ class Explored:
 
 def _shown(score: float | None) -> str:
     assert score is not None
-    return f"{score:.4g}" if math.isfinite(score) else "diverged"
+    return "failed" if math.isnan(score) else f"{score:.4g}" if math.isfinite(score) else "diverged"
 
 
 def _other_tasks(task: str, scale: str) -> list[str]:
     """The installed tasks at this scale, of which higher or lower is better as on this one."""
     better = tasks.find(task).measure.better
-    found = [name for name in tasks.available() if name != task]
-    return [name for name in found if scale in tasks.find(name).scales and tasks.find(name).measure.better == better]
+    found = []
+    for name in tasks.available():
+        with contextlib.suppress(ValueError):  # a task of another package that cannot be loaded
+            other = tasks.find(name)
+            if name != task and scale in other.scales and other.measure.better == better:
+                found.append(name)
+    return found

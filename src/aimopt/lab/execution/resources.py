@@ -55,3 +55,12 @@ class Resources:
     def cluster_device(self) -> str:
         """The device of a run on a cluster: there, a run sees only the GPUs that were reserved for it."""
         return "cuda" if self.cluster_gpus else next(iter(self.devices), "cpu")
+
+
+def check_engine(engine: str, resources: Resources) -> None:
+    """Refuse options of another engine, which would be ignored."""
+    if resources.slurm and engine != "slurm":
+        options = ", ".join(resources.slurm)
+        raise ValueError(
+            f"the options of Slurm ({options}) are for the engine slurm, not for {engine}; choose --engine slurm"
+        )

@@ -17,6 +17,7 @@ from aimopt.lab.protocol.protocol import Protocol
 from aimopt.lab.protocol.recipes import make_study
 from aimopt.lab.protocol.run_config import RunConfig, rounded
 from aimopt.lab.protocol.schedule import Cell, Runs, trial_score
+from aimopt.lab.protocol.search import MAX_TRIALS
 from aimopt.lab.protocol.study import Contender, Study
 from aimopt.lab.stats.halving import Rung, plan_rungs, third
 from aimopt.lab.stats.tuning import Point
@@ -48,6 +49,8 @@ class Exploration:
         """An exploration; the protocol supplies what is not given here. `rates` are in units of the usual rate."""
         if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
             raise ValueError(f"the numbers of seeds per rung must grow from at least 1, got {tuple(rungs)}")
+        if rungs[-1] > MAX_TRIALS:
+            raise ValueError(f"a rung may have {MAX_TRIALS} seeds at most, got {rungs[-1]}; give smaller numbers")
         protocol = (tasks.entry(task).protocol(scale) if protocol is None else protocol).fixed()
         names = optimizers or protocol.explored or protocol.optimizers
         if not names:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aimopt.lab.protocol.run_config import RunConfig
-from aimopt.lab.protocol.schema import is_number
+from aimopt.lab.protocol.schema import MAX_INTEGER, is_number
 from aimopt.lab.protocol.search import with_options
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.results.run import Run
@@ -38,8 +38,7 @@ def lengths(
         factors: multiples of the steps of the comparison; 1 is the comparison itself, and is left out.
         seeds: by default those that every contender of the comparison has.
     """
-    if not factors or any(not 0 < factor < float("inf") for factor in factors):
-        raise ValueError(f"lengths() needs positive factors, such as (0.5, 2), got {tuple(factors)}")
+    check_factors(study, factors)
     reference = study.contender(study.reference)
     choice = study.choice(reference, runs)
     if choice is None:
@@ -69,6 +68,16 @@ def lengths(
                 )
             )
     return found
+
+
+def check_factors(study: Study, factors: Sequence[float]) -> None:
+    """Refuse multiples of the steps that no schedule can have."""
+    if not factors or any(not 0 < factor < float("inf") for factor in factors):
+        raise ValueError(f"lengths() needs positive factors, such as (0.5, 2), got {tuple(factors)}")
+    longest = max(study.facts.settings[name] for name in SCALED if is_number(study.facts.settings.get(name)))
+    for factor in factors:
+        if longest * factor >= MAX_INTEGER:
+            raise ValueError(f"lengths() cannot make schedules {factor:g} times as long; give a factor such as 2")
 
 
 def companion_runs(config: RunConfig, runs: Mapping[str, Run]) -> dict[int, dict[int, Run]]:

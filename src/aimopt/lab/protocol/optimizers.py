@@ -57,7 +57,7 @@ def from_text(text: str) -> NamedOptimizer:
         assert not call.args
         options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
         assert len(options) == len(call.keywords)  # no option is given twice, and there is no **
-    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError, MemoryError):
         raise ValueError(f"cannot read the optimizer {text!r}; write it as Name or Name(option=0.05)") from None
     return NamedOptimizer(canonical(name.strip()), options)
 
@@ -91,7 +91,7 @@ def rest_of(name: str, options: Mapping[str, Any]) -> NamedOptimizer | None:
         )
     rest = from_text(text)
     further = options.get(REST_OPTIONS, {})
-    if not isinstance(further, Mapping):
+    if not isinstance(further, Mapping) or not all(isinstance(option, str) for option in further):
         raise ValueError(f"{name}: rest_options must map names to values, such as {{'eps': 1e-8}}, got {further!r}")
     chosen = {**rest.options, **further}
     if _takes_only_matrices(rest.name, chosen):

@@ -34,7 +34,7 @@ SHAPE = fields(
         "options": map_of(schema.plain),
         "lr": number(),
         "seed": integer(0),
-        "steps": integer(),
+        "steps": integer(1),
     },
     {"sources": map_of(text)},
 )
@@ -83,13 +83,14 @@ class RunConfig:
         if not 0 < length <= chosen.steps:
             raise ValueError(f"steps must be from 1 to {chosen.steps}, the length of the schedule, got {length}")
         given = optimizers.with_usual(name, functools.partial(usual_options, task, protocol), options or {})
-        complete = optimizers.resolved(name, {}, given)
+        complete = as_json_value(optimizers.resolved(name, {}, given))
+        map_of(schema.plain)(complete, f"the options of {name}")  # else its files could not be read again
         return cls(
             task=task,
             scale=scale,
             settings=settings_of_run(as_json_value({**entry.former_settings, **chosen.recorded_settings(scale)})),
             optimizer=name,
-            options=as_json_value(complete),
+            options=complete,
             lr=rate,
             seed=seed,
             steps=length,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aimopt.lab.protocol.run_config import RunConfig, rounded
 from aimopt.lab.results.run import Run
-from aimopt.lab.stats.sequential import Decision, decide, relative_gains
+from aimopt.lab.stats.sequential import Decision, decide, gains_by_margin
 from aimopt.lab.stats.tuning import FINALISTS, Point, PointChoice, Score, SearchPlan, plan_search, select_rate
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def decisions(study: "Study", runs: Runs) -> dict[str, Decision]:
     gains = {}
     for label, by_seed in values.items():
         shared = min(len(by_seed), len(reference))
-        gains[label] = relative_gains(by_seed[:shared], reference[:shared], study.facts.measure.better)
+        gains[label] = gains_by_margin(by_seed[:shared], reference[:shared], study.facts.measure.better)
     return decide(gains, study.looks, study.margin)
 
 

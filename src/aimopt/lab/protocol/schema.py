@@ -135,7 +135,7 @@ def fields(
 def plain(value: Any, name: Name) -> None:
     """A value that an option or a setting may have: number, text, true, false, None, or lists and mappings of these."""
     if not _is_plain((value,), MAX_DEPTH):
-        _refuse(name, "made of finite numbers, texts, lists and mappings, not nested too deeply", value)
+        _refuse(name, "made of finite numbers below 2⁶³, texts, lists and mappings, not nested too deeply", value)
 
 
 def _is_plain(values: Iterable[Any], levels: int) -> bool:

@@ -16,11 +16,13 @@ from typing import Any
 
 from aimopt.lab.defaults import TUNED
 from aimopt.lab.protocol.optimizers import DECAY, REST_OPTIONS
-from aimopt.lab.protocol.schema import fields, integer, list_of
-from aimopt.lab.stats.tuning import Point, Span, points
+from aimopt.lab.protocol.schema import fields, integer, is_number, list_of
+from aimopt.lab.stats.tuning import EXTENSION, MAX_EXTENSIONS, RATE_SPAN, Point, Span, points
 
 MOMENTUM_SPAN = (0.5, 0.02)  # of 1 − β1; the points are even in its logarithm
 DECAY_SPAN = 8.0  # from an eighth of the usual weight decay to eight times it
+# The lowest and the highest rate that a search in rounds may try, in units of the usual one.
+FARTHEST = (1 / (RATE_SPAN * EXTENSION**MAX_EXTENSIONS), RATE_SPAN * EXTENSION**MAX_EXTENSIONS)
 MAX_TRIALS = 10_000  # points or seeds of a study; more would be a mistake, and would take hours to list
 SHAPE = fields({"points": integer(1), "seeds": list_of(integer(0))})
 
@@ -66,7 +68,9 @@ def check_tuned(tuned: Sequence[str], options: Mapping[str, Any], label: str) ->
 
 def can_be_tuned(name: str, options: Mapping[str, Any]) -> bool:
     """Whether an optimizer with these options has what the name stands for."""
-    return _momentum_key(options) is not None if name == "beta1" else bool(options.get(name))
+    if name == "beta1":
+        return _momentum_key(options) is not None
+    return is_number(options.get(name)) and bool(options[name])
 
 
 def with_options(options: Mapping[str, Any], tuned: Mapping[str, float]) -> dict[str, Any]:

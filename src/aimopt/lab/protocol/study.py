@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from aimopt.lab.defaults import TUNED
 from aimopt.lab.protocol import facts, import_paths, optimizers, schedule, schema, tasks
 from aimopt.lab.protocol.facts import Facts
 from aimopt.lab.protocol.older_records import LATER_FIELDS, updated_definition, updated_record
@@ -38,7 +39,7 @@ from aimopt.lab.protocol.schema import (
     optional,
     text,
 )
-from aimopt.lab.protocol.search import MAX_TRIALS, Search, check_tuned, search_from, with_options
+from aimopt.lab.protocol.search import FARTHEST, MAX_TRIALS, Search, check_tuned, search_from, with_options
 from aimopt.lab.protocol.search import SHAPE as SEARCH
 from aimopt.lab.protocol.task import Task, has_type
 from aimopt.lab.results.run import SCORED, Run
@@ -69,9 +70,13 @@ class Contender:
         shown = ", ".join(f"{option}={value!r}" for option, value in options.items())
         label = f"{optimizer}({shown})" if shown else optimizer
         tuned = options.get("tune", ())
-        tune = (tuned,) if isinstance(tuned, str) else tuple(map(str, tuned))
+        tune = (tuned,) if isinstance(tuned, str) else tuned
+        if not isinstance(tune, tuple | list) or not all(isinstance(name, str) for name in tune):
+            raise ValueError(
+                f"tune of {label} must be {' or '.join(map(repr, TUNED))}, or a tuple of both, got {tuned!r}"
+            )
         own = {option: value for option, value in options.items() if option != "tune"}
-        return cls(label=label, optimizer=optimizer, options=own, tune=tune)
+        return cls(label=label, optimizer=optimizer, options=own, tune=tuple(tune))
 
 
 def stored(shape: Shape, read: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
@@ -153,12 +158,17 @@ class Study:
         for axis in self.axes:
             if not any(axis in contender.options for contender in self.contenders):
                 raise ValueError(f"no contender has the axis {axis!r} among its options; name an option that they have")
-        for contender, axis in itertools.product(self.contenders, self.axes):
-            if isinstance(contender.options.get(axis), Mapping):
-                raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
+        self._check_axes()
         self._check_tuned()
         self._check_lengths()
         self._check_rates()
+
+    def _check_axes(self) -> None:
+        for contender, axis in itertools.product(self.contenders, self.axes):
+            known = self.facts.contenders.get(contender.label)
+            for options in (contender.options, known.options if known else {}):
+                if _holds_names(options.get(axis)):
+                    raise ValueError(f"{axis} of {contender.label} cannot be an axis: its value holds names and values")
 
     def _check_tuned(self) -> None:
         for contender in self.contenders:
@@ -188,11 +198,11 @@ class Study:
         for contender in self.contenders:
             if contender.label not in self.facts.contenders:
                 raise ValueError(f"the facts of a study lack its contender {contender.label!r}")
-            for factor in (1.0, *self.grid):
+            for factor in (1.0, *self.grid, *(FARTHEST if self.search else ())):
                 rate = self.usual_rate(contender)
                 if not 0 < rate * factor < math.inf:
                     raise ValueError(
-                        f"the rate {factor:g}·{rate:g} of {contender.label} is not a positive number; change grid"
+                        f"the rate {factor:g}·{rate:g} of {contender.label} is not a positive number; change lr or grid"
                     )
 
     @property
@@ -378,3 +388,8 @@ def check_looks(looks: Sequence[int], seeds: Sequence[int], margin: float) -> No
         )
     if looks and not 0 < margin < 1:
         raise ValueError(f"margin must be a relative difference between 0 and 1, such as 0.01, got {margin}")
+
+
+def _holds_names(value: Any) -> bool:
+    """Whether a value is a mapping, or has one in its lists."""
+    return any(map(_holds_names, value)) if isinstance(value, list | tuple) else isinstance(value, Mapping)

@@ -29,9 +29,11 @@ def read(path: Path) -> dict[str, Any]:
     if path.suffix not in ENDINGS:
         raise ValueError(f"{path} must end in .toml to be read, or in .json for a file of a store")
     try:
-        content = _parse(path.suffix, path.read_bytes())
+        content = _parse(path.suffix, json_files.read_bytes(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except json_files.DamagedFile as error:
+        raise ValueError(f"cannot read {path}: {error.reason}") from None
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as error:

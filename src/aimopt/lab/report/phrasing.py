@@ -190,8 +190,10 @@ def summary(analysis: StudyAnalysis) -> list[str]:
     so_far = [] if progress.complete else [f"So far: {progress.settled} of {progress.total} runs are over."]
     if not analysis.ranked:
         return [*so_far, "There is no result yet."]
-    if all(standing.diverged for standing in analysis.ranked):
+    if all(standing.spread and standing.diverged == len(standing.spread.values) for standing in analysis.ranked):
         sentences = ["Every contender diverged."]
+    elif all(standing.diverged for standing in analysis.ranked):
+        sentences = ["Every contender diverged on at least one seed.", *([] if analysis.sweep else _verdicts(analysis))]
     else:
         sentences = _sweep_sentences(analysis) if analysis.sweep else [_ranking(analysis), *_verdicts(analysis)]
     for standing in analysis.standings:
@@ -259,9 +261,11 @@ def _sweep_sentences(analysis: StudyAnalysis) -> list[str]:
     if best is None:
         return []
     leader = f"The best mean {analysis.measure.label} of the grid is {_mean(best, decimals)}, at {best.label}"
-    defaults = (
-        f"the defaults give {_mean(reference, decimals)}" if reference.spread else "the defaults have no result yet"
-    )
+    if best.diverged:
+        leader = "Every setting of the grid diverged"
+    defaults = "the defaults have no result yet"
+    if reference.spread:
+        defaults = "the defaults diverged" if reference.diverged else f"the defaults give {_mean(reference, decimals)}"
     sentences = [f"{leader}; {defaults}."]
     compared = [s.difference for s in analysis.standings if s.difference]
     better, worse = ([d for d in compared if verdict_kind(d.verdict) == kind] for kind in ("better", "worse"))

@@ -56,6 +56,7 @@ from aimopt.lab.results.run_files import read_manifest, read_run
 from aimopt.messages.reason import Reason
 
 NOT_RUNS = ("set-aside", "studies", "jobs", "report")
+LONGEST_NAME = 64  # characters of a name that a file has unchanged: a file name may have three of them
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -104,10 +105,11 @@ class Store:
         With `in_full`, only runs with these identities have their history, facts and sessions. The others have config,
         status and reason only, which takes a tenth of the memory.
         """
-        by_identity = {}
+        by_identity: dict[str, Run] = {}
         for folder in self._run_folders():
             run = self._read(read_run, folder, in_full)
-            if run is not None:
+            known = by_identity.get(run.config.identity) if run is not None else None
+            if run is not None and (known is None or run.settled or not known.settled):  # a folder may be copied
                 by_identity[run.config.identity] = run
         return by_identity
 
@@ -121,6 +123,8 @@ class Store:
         """Claim a run; None while another process works on it. Damaged files of the run are set aside first."""
         folder = self.folder(config)
         self._make_folder(folder)
+        if folder.is_symlink():  # a store may come from someone else: files are deleted and moved here
+            raise DamagedFile(folder, "it is a symbolic link; put the folder itself here, or delete the link")
         claim = Claim.take(folder)
         if claim is None:
             return None
@@ -367,9 +371,9 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _safe_name(text: str) -> str:
-    """A name for a folder: the text itself if it is safe, otherwise a safe form with a checksum."""
+    """A name for a folder: the text itself if it is safe and not too long, otherwise a safe form with a checksum."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
-    if plain == text:
+    if plain == text and len(text) <= LONGEST_NAME:
         return text
     return f"{plain[:40]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 

@@ -17,6 +17,7 @@ rate, the best momentum and the order of optimizers depend on length. With seeds
 asked at the end, a rung only takes noise away, and its trials count on the next rung: none is thrown away.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -91,8 +92,10 @@ def third(count: int) -> int:
 
 
 def _mean(scores: Sequence[float | None], better: Better) -> float | None:
-    """The mean of the scores; the worst value if a run diverged or failed; None while one is missing."""
+    """The mean of the scores; the worst value if a run diverged, NaN if one failed, None while one is missing."""
     known = [score for score in scores if score is not None]
+    if len(known) == len(scores) and any(map(math.isnan, known)):
+        return math.nan
     return score_sign(better) * float(to_scores(known, better).mean()) if len(known) == len(scores) else None
 
 

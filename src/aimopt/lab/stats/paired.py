@@ -80,8 +80,9 @@ class Difference(NamedTuple):
 
     @property
     def too_few_seeds(self) -> bool:
-        """Whether there are too few paired seeds for a verdict."""
-        return len(self.differences) < ENOUGH_SEEDS
+        """Whether there are too few paired seeds for a verdict; an early look of a study with looks may give one."""
+        decided = self.verdict_in_looks.startswith(("better", "worse", "equal", "identical"))
+        return len(self.differences) < ENOUGH_SEEDS and not decided
 
     @property
     def verdict(self) -> str:
@@ -110,8 +111,8 @@ def spread(values: Sequence[float], better: Better = "lower") -> Spread:
         raise ValueError("spread() got no value; pass one value per seed, infinity for a diverged run")
     sign = score_sign(better)
     mean, std, *ends = _summary(scores)
-    low, high = sorted(sign * end for end in ends)
-    return Spread(sign * mean, std, low, high, int(np.isinf(scores).sum()), tuple((sign * scores).tolist()))
+    low, high = sorted(sign * end + 0.0 for end in ends)  # −0 + 0 is 0: a loss of zero has no sign
+    return Spread(sign * mean + 0.0, std, low, high, int(np.isinf(scores).sum()), tuple((sign * scores + 0.0).tolist()))
 
 
 def paired_differences(values: Mapping[str, Sequence[float]], reference: str, better: Better) -> dict[str, Difference]:

@@ -49,12 +49,13 @@ class PooledDifference(NamedTuple):
     gain: Interval | None  # mean over the tasks of 1 − contender/reference, in logarithms; None if no task has ratios
     p: float
     holm_p: float
+    all_diverged: bool = False  # both diverged on every pair: nothing was compared
 
     @property
     def verdict(self) -> str:
         """Ahead, behind, identical or cannot tell."""
         if self.ties == self.pairs:
-            return "identical"
+            return "cannot tell" if self.all_diverged else "identical"
         if self.holm_p >= LEVEL:
             return "cannot tell"
         return "ahead" if self.mean > 0 else "behind"
@@ -86,6 +87,7 @@ class _Gains(NamedTuple):
 
     gains: Floats
     as_ratios: bool  # they are logarithms of ratios
+    all_diverged: bool = False  # both diverged on every seed
 
 
 def _gains(values: SeedValues, name: str, reference: str, better: Better) -> _Gains | None:
@@ -98,6 +100,8 @@ def _gains(values: SeedValues, name: str, reference: str, better: Better) -> _Ga
     gains = relative_gains(own, others, better)
     if not np.isfinite(gains).all():
         return _Gains(np.sign(gains), as_ratios=False)
+    if not np.isfinite([*own, *others]).any():
+        return _Gains(gains, as_ratios=False, all_diverged=True)
     return _Gains(gains, as_ratios=better == "lower" and min(*own, *others) > 0)
 
 
@@ -115,6 +119,7 @@ def _pooled(by_task: Mapping[str, _Gains], left_out: tuple[str, ...]) -> PooledD
         gain=_mean_gain([gains.gains for gains in by_task.values() if gains.as_ratios]),
         p=p,
         holm_p=p,
+        all_diverged=all(gains.all_diverged for gains in by_task.values()),
     )
 
 

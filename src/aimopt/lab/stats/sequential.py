@@ -80,20 +80,41 @@ def relative_gains(contender: Sequence[float], reference: Sequence[float], bette
     return np.nan_to_num(gains, nan=0.0, posinf=math.inf, neginf=-math.inf)
 
 
+def gains_by_margin(contender: Sequence[float], reference: Sequence[float], better: Better) -> Floats:
+    """Relative gains for a comparison with a margin.
+
+    A share of zero is zero: if the reference is, every difference is infinite. NaN where both diverged: a zero would be
+    a difference that is known to be small.
+    """
+    gains = relative_gains(contender, reference, better)
+    finite = np.isfinite(reference)
+    if finite.any() and not np.asarray(reference)[finite].any():
+        gains = np.where(gains == 0, 0.0, np.copysign(math.inf, gains))
+    return np.where(finite | np.isfinite(contender), gains, math.nan)
+
+
 def decide(
     gains: Mapping[str, Sequence[float] | Floats], looks: Sequence[int], margin: float, contenders: int | None = None
 ) -> dict[str, Decision]:
     """The decision on every contender. Contenders without a difference on any seed do not count.
 
+    A gain is NaN where both diverged. If it is on all seeds of the first look, more of them would not help.
     `contenders` is the number of contenders of the table, if some have no gains yet.
     """
     values = {label: np.asarray(by_seed, dtype=np.float64) for label, by_seed in gains.items()}
-    identical = {label for label, by_seed in values.items() if len(by_seed) >= looks[0] and not by_seed.any()}
-    family = max(1, (len(values) if contenders is None else contenders) - len(identical))
+    equal = {
+        label for label, by_seed in values.items() if len(by_seed) >= looks[0] and not np.nan_to_num(by_seed).any()
+    }
+    hopeless = {label for label in equal if np.isnan(values[label]).all()}
+    identical = equal - hopeless
+    family = max(1, (len(values) if contenders is None else contenders) - len(equal))
     level = LEVEL / 2 / len(looks) / family
+    unknown = Decision("undecided", looks[0], -math.inf, math.inf, margin)
     return {
         label: Decision("identical", len(by_seed), 0.0, 0.0, margin)
         if label in identical
+        else unknown
+        if label in hopeless
         else _decide_in_looks(by_seed, looks, margin, level)
         for label, by_seed in values.items()
     }
@@ -137,7 +158,7 @@ def _t_interval(gains: Floats, level: float) -> tuple[float, float]:
     seed agrees and their number reaches the level, or if one diverged on every seed and the other on none.
     """
     if not np.isfinite(gains).all():
-        same_side = abs(np.sign(gains).sum()) == len(gains)
+        same_side = abs(np.sign(np.nan_to_num(gains)).sum()) == len(gains)
         if same_side and (2.0 ** -len(gains) <= level or np.isinf(gains).all()):
             return (math.inf, math.inf) if gains[0] > 0 else (-math.inf, -math.inf)
         return -math.inf, math.inf

@@ -12,7 +12,7 @@ import importlib
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from aimopt.lab.execution.resources import ENGINES, Resources
+from aimopt.lab.execution.resources import ENGINES, Resources, check_engine
 from aimopt.lab.execution.runner import Outcome
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results.store import Store
@@ -69,6 +69,7 @@ def open_engine(name: str, store: Store, resources: Resources) -> AbstractContex
     """An engine by name. When its context is left, running runs write a checkpoint and stop."""
     if name not in ENGINES:
         raise ValueError(f"there is no engine {name!r}; use one of {', '.join(ENGINES)}")
+    check_engine(name, resources)
     store.create()
     module, _, engine = ENGINES[name].partition(":")
     return getattr(importlib.import_module(module), engine)(store, resources)
