@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recomputation.archive import Archive, Study
-from recomputation.mini import AGAINST_RADAR, COMPARISON, SHOWN, against_radar, totals, verdicts_of
+from recomputation.mini import AGAINST_RADAR, COMPARISON, SHOWN, against_radar, totals, unchecked, verdicts_of
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 
 KEPT = 3  # a third goes on
@@ -86,4 +86,5 @@ TABLES: Tables = {
     "How it was measured": totals,
     f"explored: {COMPARISON}": halving,
     AGAINST_RADAR: against_radar,
+    "In time": unchecked,
 }
