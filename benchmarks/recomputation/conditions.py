@@ -1,9 +1,9 @@
-"""What the table of docs/conditions.md holds: RADAR against AdamW at other lengths, widths and batch sizes."""
+"""What the tables of docs/conditions.md hold: RADAR against AdamW at other lengths, widths, batch sizes and decays."""
 
 import re
 
 from recomputation.archive import Archive, Study
-from recomputation.mini import finals, said, totals, verdicts_of
+from recomputation.mini import AGAINST_RADAR, against_radar, finals, said, totals, verdicts_of
 from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.verdicts import deviation, mean
 
@@ -58,4 +58,4 @@ def _studies(archive: Archive, condition: str) -> dict[str, Study]:
     }
 
 
-TABLES: Tables = {"How it was measured": totals, "In short": per_condition}
+TABLES: Tables = {"How it was measured": totals, "In short": per_condition, AGAINST_RADAR: against_radar}
