@@ -401,7 +401,7 @@ def test_data_that_cannot_be_made_are_reported(
 
 def test_a_process_ends_with_the_message_and_the_status() -> None:
     command = [sys.executable, "-m", "aimopt", "run", "leaves.py:Task"]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert process.returncode == 2
     assert process.stderr == "aimopt run: leaves.py cannot be loaded: SystemExit: 0\n"
     assert process.stdout == ""
