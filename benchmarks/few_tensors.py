@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer
 
 
 def vectors(count: int) -> list[torch.nn.Parameter]:
-    """Vectors of 8 to 56 numbers, with gradients."""
+    """Vectors of 8 to 50 numbers, with gradients."""
     params = [torch.nn.Parameter(torch.randn(8 + 7 * i % 49)) for i in range(count)]
     for p in params:
         p.grad = torch.randn_like(p)
