@@ -52,9 +52,10 @@ $(SANITIZED)/libstep.so: $(wildcard $(KERNEL)/*.cpp $(KERNEL)/*.h $(KERNEL)/*.in
 		$$($(CXX) -Werror $(CHECK_BY_CALL) -fsyntax-only -x c++ /dev/null 2>/dev/null && echo "$(CHECK_BY_CALL)") \
 		-fPIC -shared -pthread $(KERNEL)/step.cpp $(KERNEL)/stream.cpp $(KERNEL)/memory.cpp -o $@ -ldl
 
-# The report of the runs that docs/results keeps.
+# The report of the runs in one of the archives of docs/results: `make report ARCHIVE=table1`.
+ARCHIVE ?= mini
 report: $(VENV)/language.ready $(VENV)/rl.ready
-	rm -rf build/results && mkdir -p build/results && for archive in docs/results/*.tar.xz; do tar -xf $$archive -C build/results; done
+	rm -rf build/results build/report && mkdir -p build/results && tar -xf docs/results/$(ARCHIVE).tar.xz -C build/results
 	$(BIN)/aimopt report build/results --out build/report
 
 # The site, to be opened as a file; NO_MKDOCS_2_WARNING: the theme's note about versions to come.

@@ -58,6 +58,11 @@ CONDITIONS_RATES = (0.25, 0.5, 1.0, 2.0)
 # What is weight decay worth? Without it, and with ten times the usual one, which is 0.05 on images and 0.1 on text.
 WEIGHT_DECAY_NAME = "weight decay"
 OTHER_WEIGHT_DECAYS = {"cifar10-vit": (0.0, 0.5), "wikitext103-gpt2": (0.0, 1.0)}
+# Is the authors' bias correction, which makes RADAR's first steps longer, the better default? With the usual warm-up,
+# which fine-tuning does not have, and without one.
+EXACT = "RADAR(bias_correction='exact')"
+BIAS_CORRECTION_NAME, NO_WARMUP_NAME = "bias correction", "no warm-up"
+BIAS_CORRECTION_TASKS = ("wikitext2-finetune", "wikitext103-gpt2", "cifar10-vit")
 # AdamW at these multiples of its steps says how many steps a gain is worth.
 OTHER_LENGTHS = (0.5, 2.0)
 WITH_OTHER_LENGTHS = ("cifar10-vit", "cifar100-resnet50", "wikitext103-gpt2", "fineweb-qwen", "wikitext2-finetune")
@@ -144,10 +149,27 @@ def with_weight_decay(task: str) -> Study:
     )
 
 
+def with_exact_correction(task: str, *, warmup: bool) -> Study:
+    """RADAR with the exact bias correction, and AdamW, against RADAR."""
+    return compare(
+        task,
+        optimizers=("RADAR", EXACT, "AdamW"),
+        name=BIAS_CORRECTION_NAME if warmup else NO_WARMUP_NAME,
+        reference="RADAR",
+        seeds=tuple(range(20)),
+        settings={} if warmup else {"warmup_steps": 0},
+        untuned=False,
+    )
+
+
 def conditions() -> list[Evidence]:
     """docs/conditions.md."""
-    decayed = map(with_weight_decay, OTHER_WEIGHT_DECAYS)
-    return [*(study for settings in CONDITIONS.values() for study in in_condition(settings)), *decayed]
+    return [
+        *(study for settings in CONDITIONS.values() for study in in_condition(settings)),
+        *map(with_weight_decay, OTHER_WEIGHT_DECAYS),
+        *(with_exact_correction(task, warmup=True) for task in BIAS_CORRECTION_TASKS),
+        *(with_exact_correction(task, warmup=False) for task in BIAS_CORRECTION_TASKS[1:]),
+    ]
 
 
 def explored() -> list[Exploration]:

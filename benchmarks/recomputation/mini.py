@@ -41,7 +41,7 @@ CONTROL = "AdamW(tune='beta1')"
 CORE = ("RADAR", "AdamW", CONTROL, "RADAR(tune='beta1')")  # in every setting
 REFERENCES = ("AdamW", CONTROL)
 COMPARISON = r"(?P<title>[^:]+) \(`(?P<task>[\w-]+)`\)"
-AGAINST_RADAR = rf"(?P<what>against RADAR|confirmed|weight decay): {COMPARISON}"
+AGAINST_RADAR = rf"(?P<what>against RADAR|confirmed|weight decay|bias correction|no warm-up): {COMPARISON}"
 
 
 def comparison(page: Page, match: re.Match[str]) -> Recomputed:

@@ -46,7 +46,7 @@ PICTURES = {
     "heat_map.png": (
         "Sensitivity",
         "Test perplexity of RADAR in fine-tuning over ℓ and γ: [what the sweep says](reproduction-mini-1.md).",
-        "make report    # build/report/figures has it and all other figures of the runs",
+        "make report ARCHIVE=mini-1    # build/report/figures has it and all other figures of these runs",
     ),
 }
 

@@ -118,6 +118,15 @@ def test_every_reference_has_its_own_titles_and_first_picture() -> None:
     assert report.headline.startswith("Against Lion on 2 tasks")
     assert " Against AdamW it is better on " in report.headline
     assert report.title == "RADAR against Lion and AdamW"
+    assert [table.title for table in report.results] == ["Results, against Lion", "Results, against AdamW"]
+    for table, reference in zip(report.results, ("Lion", "AdamW"), strict=True):
+        assert [row[0].text for row in table.rows if row[0].text] == [compared[0].title, "Elsewhere"]
+        assert f"worse than {reference};" in table.note
+        marks = {label: cell.mark for label, cell in zip(table.columns, table.rows[0], strict=True)}
+        assert marks[reference] == ""
+    assert [table.title for table in report.pooled] == [
+        f"All tasks together, against {label}" for label in ("Lion", "RADAR", "AdamW")
+    ]
 
 
 def test_studies_of_one_task_are_told_apart_by_what_differs() -> None:
@@ -136,6 +145,14 @@ def test_studies_of_one_task_are_told_apart_by_what_differs() -> None:
     (_, picture), *_ = report.first_pictures
     rows = [" ".join(label.get_text().split()) for label in picture.figure.axes[0].get_yticklabels()]
     assert rows == [f"Digits, MLP (1k), {detail}" for detail in details]
+
+
+def test_a_tuned_option_has_a_name_that_fits() -> None:
+    names = ["RADAR(tune='beta1')", "AdamW(tune='beta1')", "RADAR(gamma=0.05)"]
+    assert clipped_names(names, 18) == ["RADAR, β1 tuned", "AdamW, β1 tuned", "RADAR(gamma=0.05)"]
+    assert clipped_names(names[:1], 19) == names[:1]
+    assert clipped_names(["AdamW(tune='weight_decay')"], 25) == ["AdamW, weight decay tuned"]
+    assert clipped_names(["AdEMAMix(tune='beta1')"], 12) == ["AdEMAM…tuned"]
 
 
 def test_clipped_names_stay_different() -> None:

@@ -42,6 +42,8 @@ def test_the_title_names_what_was_compared() -> None:
     assert phrasing.title([first, heat_map]) == "RADAR and Lion against AdamW"
     assert phrasing.title([heat_map]) == "Variants of RADAR"
     assert phrasing.title([first, second]) == f"RADAR, Lion, Explodes, {NAME} and =1+2 against AdamW"
+    by_others = dataclasses.replace(first, study=dataclasses.replace(first.study, reference="RADAR"))
+    assert phrasing.title([first, by_others]) == "RADAR and Lion against AdamW"
     long = dataclasses.replace(second, study=odd_comparison_with_long_names())
     assert phrasing.title([first, long]) == "RADAR and 4 others against AdamW"
 

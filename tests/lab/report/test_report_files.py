@@ -156,9 +156,9 @@ def test_a_comparison_counts_in_the_report_whatever_its_name_is(tmp_path: Path) 
     assert report.headline == expected.headline
     assert report.ranks is not None
     assert report.ranks == expected.ranks
-    assert report.results is not None
-    assert [row[1:] for row in report.results.rows] == [row[1:] for row in expected.results.rows]  # type: ignore[union-attr]
-    assert report.results.rows[0][0].text == f"{usual[0].title}: mine"
+    (results,), (expected_results,) = report.results, expected.results
+    assert [row[1:] for row in results.rows] == [row[1:] for row in expected_results.rows]
+    assert results.rows[0][0].text == f"{usual[0].title}: mine"
     cards = [write(tmp_path / name, a, refresh=1).read_text() for name, a in (("usual", usual), ("named", named))]
     verdict = re.compile(r'<p><span class="pill \w+">[^<]*</span></p>')
     assert len(verdict.findall(cards[0])) == 2

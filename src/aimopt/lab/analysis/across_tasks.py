@@ -41,8 +41,8 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
 
     Ranks are computed from the means. The profile treats each pair of task and seed as one problem, so it includes the
     luck of the seeds. Both need contenders with a result on every task: tasks that have only a few of the contenders
-    are left out if this keeps more results. The pooled tests are against the reference and against the subject of the
-    first comparison, for each contender on all tasks that it has.
+    are left out if this keeps more results. The pooled tests are against the subject of the first comparison and
+    against every reference, for each contender on all tasks that it has.
     """
     compared = _by_task([a for a in analyses if a.study.is_comparison and len(a.ranked) > 1])
     better = {task: studies[0].measure.better for task, studies in compared.items()}
@@ -55,7 +55,8 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
     complete = {task: {label: values[task][label] for label in on_all_tasks} for task in tasks}
     ranks = dict(sorted(rank_intervals(complete, better).items(), key=lambda item: item[1].value))
     bands = profile_intervals(complete, better, THRESHOLDS)
-    first = next(iter(compared.values()))[0].study
+    studies = [analysis.study for analyses_of_task in compared.values() for analysis in analyses_of_task]
+    tested_against = [studies[0].reference, studies[0].headline_contender, *(study.reference for study in studies)]
     planned = {task: _values(studies, planned_only=True) for task, studies in compared.items()}
     return AcrossTasks(
         tasks=tuple(tasks),
@@ -69,7 +70,7 @@ def across_tasks(analyses: Sequence[StudyAnalysis]) -> AcrossTasks | None:
         left_out_tasks=tuple(task for task in compared if task not in tasks),
         pooled={
             label: pooled_differences(planned, label, better)
-            for label in dict.fromkeys((first.reference, first.headline_contender))
+            for label in dict.fromkeys(tested_against)
             if label is not None
         },
     )

@@ -297,6 +297,8 @@ def title(analyses: Sequence[StudyAnalysis]) -> str:
         return f"Variants of {subject}" if subject else "A study of optimizers"
     references = list(dict.fromkeys(study.reference for study in comparisons))
     first = [study.headline_contender for study in comparisons if study.headline_contender]
+    # Some studies may have the contender of the headline as their reference.
+    references = [label for label in references if label not in first[:1]] or references
     contenders = [*first, *(c.label for study in comparisons for c in study.contenders)]
     others = [label for label in dict.fromkeys(contenders) if label not in references]
     if not others:

@@ -69,7 +69,7 @@ class Report:
     progress: str  # which runs are missing; empty if the studies are complete
     done: tuple[int, int]  # number of runs with a result, and of all runs
     first_pictures: tuple[NamedPicture, ...]  # the paired differences, before everything else
-    results: Table | None
+    results: tuple[Table, ...]  # one table per reference
     ranks: Table | None
     pooled: tuple[Table, ...]  # tests over several tasks, one table per reference
     pictures: tuple[NamedPicture, ...]  # across several tasks
@@ -85,7 +85,6 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
     styles = styles_of(analyses)
     across = across_tasks(analyses)
     compared = [analysis for analysis in analyses if analysis.study.is_comparison]
-    results = tables.results(compared)
     stamp = "; ".join(
         dict.fromkeys(phrasing.stamp(analysis).split(" · ", 1)[1] for analysis in compared if analysis.ranked)
     )
@@ -107,7 +106,7 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
         progress=_progress(analyses),
         done=_settled_and_total(analyses),
         first_pictures=tuple(first_pictures),
-        results=results,
+        results=tuple(tables.results(compared)),
         ranks=across_tables.ranks(across) if across else None,
         pooled=tuple(across_tables.pooled(across)) if across else (),
         pictures=tuple((f"across-{picture.name}", picture) for picture in pictures),
@@ -191,7 +190,7 @@ def _section(analysis: StudyAnalysis, styles: Mapping[str, Style], name: str, ti
         "returns": [tables.returns(analysis)],
     }
     if not analysis.study.is_comparison and analysis.sweep is None:
-        tables_by_part["verdicts"].insert(0, tables.results([analysis]))
+        tables_by_part["verdicts"][:0] = tables.results([analysis])
     parts = []
     for part, part_title in SECTION_TITLES.items():
         pictures = tuple((f"{name}-{_anchor(picture.name)}", picture) for picture in drawn.get(part, []))

@@ -2,7 +2,7 @@
 
 verdicts(analysis).columns              ("Contender", "Gain", "95 % interval", …)
 verdicts(analysis).rows[0][-1]          TableCell("better", tone="good")
-results([analysis])                     None if there is no result yet
+results([analysis])                     one table per reference, none if there is no result yet
 """
 
 import math
@@ -41,11 +41,21 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
 
 
-def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
+def results(analyses: Sequence[StudyAnalysis]) -> list[Table]:
+    """A table per reference."""
+    by_reference: dict[str, list[StudyAnalysis]] = {}
+    for analysis in analyses:
+        if analysis.ranked:
+            by_reference.setdefault(analysis.study.reference, []).append(analysis)
+    titled = len(by_reference) > 1
+    return [
+        _results_against(reference, shown, f"Results, against {reference}" if titled else "Results")
+        for reference, shown in by_reference.items()
+    ]
+
+
+def _results_against(reference: str, shown: Sequence[StudyAnalysis], title: str) -> Table:
     """One row per task and one column per contender: mean and standard deviation."""
-    shown = [analysis for analysis in analyses if analysis.ranked]
-    if not shown:
-        return None
     labels = list(dict.fromkeys(s.label for analysis in shown for s in analysis.standings))
     rows = []
     for analysis in shown:
@@ -54,11 +64,10 @@ def results(analyses: Sequence[StudyAnalysis]) -> Table | None:
         rows.append(_median_row(analysis, labels))
         if analysis.study.published is not None:
             rows.append(_published_row(analysis, labels, analysis.study.published.source))
-    references = list(dict.fromkeys(analysis.study.reference for analysis in shown))
     note = "Mean and ± standard deviation of the seeds, and below their median; best mean bold, second underlined. "
     equal = " = equal;" if any(cell.mark == "=" for row in rows for cell in row) else ""
-    note += f"▲ better and ▼ worse than {phrasing.listed(references)};{equal} no mark: cannot tell."
-    return Table("results", "Results", note, ("Task", "Metric", *labels), tuple(rows))
+    note += f"▲ better and ▼ worse than {reference};{equal} no mark: cannot tell."
+    return Table("results", title, note, ("Task", "Metric", *labels), tuple(rows))
 
 
 def _metric(analysis: StudyAnalysis) -> TableCell:

@@ -1,6 +1,7 @@
 """Names in figures: short enough for their place, and beside the lines that they name.
 
     clipped("Mine(momentum=0.95, decay=0.01)", 16)          "Mine(mom…y=0.01)"
+    clipped("Mine(tune='beta1')", 16)                       "Mine, β1 tuned"
     name_rows(ax, labels)                                   one wrapped tick label per row
     label_lines(ax, [LineEnd("Mine", 0.31, style, "series-0")])     names at the right end of their lines
 
@@ -9,6 +10,7 @@ its end; tables, tooltips and descriptions have the whole name. Otherwise the na
 """
 
 import itertools
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ REFERENCE_WIDTH = 24  # characters of the name of the reference in the label of 
 LINE_NAME_WIDTH = 18  # characters of a name at the end of a line
 LINE_NAME_SIZE = 8.0  # points
 SENTENCE_WIDTH = 52  # characters per line of a title or an axis label
+TUNED = re.compile(r"\(tune='(\w+)'\)$")  # a contender of which one option is searched besides its learning rate
 
 
 class LineEnd(NamedTuple):
@@ -35,10 +38,14 @@ class LineEnd(NamedTuple):
 
 
 def clipped(name: str, width: int) -> str:
-    """A name of at most this many characters: its beginning and its end."""
+    """A name of at most this many characters: in other words where there are some, else its beginning and its end."""
     name = printable(name)
     if len(name) <= width:
         return name
+    if tuned := TUNED.search(name):
+        name = f"{name[: tuned.start()]}, {tuned[1].replace('beta', 'β').replace('_', ' ')} tuned"
+        if len(name) <= width:
+            return name
     tail = (width - 1) // 2
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 

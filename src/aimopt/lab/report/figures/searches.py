@@ -51,7 +51,7 @@ def learning_rates(analysis: StudyAnalysis, styles: Styles) -> Picture | None:
         axes[0].set_yscale("log")
     worst = max(scores) if analysis.score.better == "lower" else min(scores)
     labels = [standing.label for standing in analysis.standings]
-    names = clipped_names([s.label for s in searched], 44 // columns)
+    names = clipped_names([s.label for s in searched], 46 // columns)
     panels = []
     for ax, standing, name in zip(axes, searched, names, strict=True):
         series, style = labels.index(standing.label), styles[standing.label]

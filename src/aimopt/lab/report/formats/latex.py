@@ -21,7 +21,7 @@ SPECIAL = {
 def latex(report: Report) -> str:
     """The results of all tasks, then the results and verdicts of every study."""
     parts = ["% \\usepackage{booktabs}"]
-    parts += [_table(table, table.title) for table in (report.results, report.ranks, *report.pooled) if table]
+    parts += [_table(table, table.title) for table in (*report.results, report.ranks, *report.pooled) if table]
     for section in report.sections:
         for part in section.parts:
             caption = f"{section.title}, scale {section.analysis.study.scale}"

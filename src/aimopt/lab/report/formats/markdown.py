@@ -22,7 +22,7 @@ def markdown(report: Report, figures: bool) -> str:
     lines += [escape(sentence) for sentence in (report.headline, report.progress) if sentence]
     if figures:
         lines += _figures(report.first_pictures)
-    for table in (report.results, report.ranks, *report.pooled):
+    for table in (*report.results, report.ranks, *report.pooled):
         if table is not None:
             lines += ["", f"## {escape(table.title)}", "", *_table(table)]
     if figures:
