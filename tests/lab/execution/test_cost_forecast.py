@@ -72,6 +72,14 @@ def test_steps_and_evaluation_are_timed_in_a_process() -> None:
     assert (timing.missing, timing.random_data) == ("", False)
 
 
+def test_a_step_that_is_not_supervised_is_timed_whole() -> None:
+    """Its batch is not varied, so its time is not extrapolated."""
+    config = RunConfig.create("pendulum-sac", "mini", optimizer="AdamW")
+    timing = time_steps(config, device="cpu", threads=1, seconds=ENOUGH)
+    assert (list(timing.steps), timing.full_batch) == ([0], 0)
+    assert timing.step_seconds == timing.steps[0]
+
+
 def test_missing_data_are_named_and_replaced_by_random_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIMOPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("AIMOPT_DATA", raising=False)

@@ -148,10 +148,9 @@ def _measure(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if request["steps"]:
             for examples_per_step, seconds in _time_steps(config, training, deadline):
                 seconds_per_example = seconds / max(1, examples_per_step)
-                yield {
-                    "steps": {examples_per_step: seconds},
-                    "full_batch": getattr(config.make_task(), "batch_size", 0),
-                }
+                task = config.make_task()
+                full_batch = task.batch_size if isinstance(task, Supervised) else 0
+                yield {"steps": {examples_per_step: seconds}, "full_batch": full_batch}
                 yield {"peak_bytes": peak_bytes(device)}
         saved = io.BytesIO()
         torch.save(training.state_dict(), saved)
