@@ -139,6 +139,20 @@ def test_a_failure_is_reported_and_is_the_exit_status(capsys: pytest.CaptureFixt
     assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
 
 
+def test_status_tells_studies_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store("results")
+    for optimizers, reference, steps in ((["RADAR"], "RADAR", 12), (["AdamW"], "AdamW", 12), (["AdamW"], "AdamW", 18)):
+        settings = {**SHORT, "steps": steps}
+        study = compare("digits", "demo", optimizers=optimizers, reference=reference, seeds=(0,), settings=settings)
+        store.save_study(study)
+    assert main(["status"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "compare of digits at scale demo, steps 12, against AdamW",
+        "compare of digits at scale demo, steps 12, against RADAR",
+        "compare of digits at scale demo, steps 18",
+    ]
+
+
 def test_status_tells_interrupted_runs_from_running_ones(capsys: pytest.CaptureFixture[str]) -> None:
     store, study = Store("results"), short_study(grid=(1.0,))
     store.save_study(study)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 from aimopt.cli.arguments import FAILED, Subparsers, command, folder, integer
@@ -75,12 +76,14 @@ def _status(arguments: argparse.Namespace) -> int:
 
     from aimopt.lab import Store, api
     from aimopt.lab.execution.progress import format_duration
+    from aimopt.lab.report.phrasing import told_apart
 
     gc.freeze()  # otherwise the garbage collector takes a tenth of the time of a large store, for the objects of torch
     status = api.status(Store(_existing(arguments.store), must_exist=True), trust=arguments.trust)
-    for study, states in status.studies:
+    names = told_apart([(f"{s.name} of {s.task} at scale {s.scale}", s) for s, _ in status.studies])
+    for name, (_, states) in sorted(zip(names, status.studies, strict=True), key=itemgetter(0)):
         counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-        print(one_line(f"{study.name} of {study.task} at scale {study.scale}: {counts}"))
+        print(one_line(f"{name}: {counts}"))
     for run, holder in status.silent:
         silence = f"{holder} has given no sign of life for {format_duration(holder.silent_seconds)}"
         print(one_line(f"interrupted, as far as is known: {run.config}: {silence}"))

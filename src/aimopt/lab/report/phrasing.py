@@ -137,33 +137,38 @@ def name_of(analysis: StudyAnalysis) -> str:
 
 
 def titles(analyses: Sequence[StudyAnalysis]) -> list[str]:
-    """One title per study. Studies of the same name also say their settings and their reference, where they differ."""
-    names = [name_of(analysis) for analysis in analyses]
-    groups = {name: [a for a, other in zip(analyses, names, strict=True) if other == name] for name in names}
-    settings = {name: _telling_settings(group) for name, group in groups.items()}
-    details = [
-        "".join(f", {key} {a.study.settings[key]}" for key in settings[name] if key in a.study.settings)
-        for name, a in zip(names, analyses, strict=True)
+    """One title per study, which tells it apart from the others."""
+    return told_apart([(name_of(analysis), analysis.study) for analysis in analyses])
+
+
+def told_apart(named: Sequence[tuple[str, Study]]) -> list[str]:
+    """The names of studies. Those of the same name also say their settings and their reference, where they differ."""
+    groups: dict[str, list[Study]] = {}
+    for name, study in named:
+        groups.setdefault(name, []).append(study)
+    settings = {name: _telling_settings(studies) for name, studies in groups.items()}
+    with_settings = [
+        name + "".join(f", {key} {study.settings[key]}" for key in settings[name] if key in study.settings)
+        for name, study in named
     ]
-    with_settings = [name + detail for name, detail in zip(names, details, strict=True)]
     references: dict[str, set[str]] = {}
-    for text, analysis in zip(with_settings, analyses, strict=True):
-        references.setdefault(text, set()).add(analysis.study.reference)
+    for text, (_, study) in zip(with_settings, named, strict=True):
+        references.setdefault(text, set()).add(study.reference)
     return [
-        f"{text}, against {analysis.study.reference}" if len(references[text]) > 1 else text
-        for text, analysis in zip(with_settings, analyses, strict=True)
+        f"{text}, against {study.reference}" if len(references[text]) > 1 else text
+        for text, (_, study) in zip(with_settings, named, strict=True)
     ]
 
 
-def _telling_settings(analyses: Sequence[StudyAnalysis]) -> list[str]:
+def _telling_settings(studies: Sequence[Study]) -> list[str]:
     """The settings that tell studies apart; one that tells no more of them apart than those before it is left out."""
     chosen: list[str] = []
-    for key in dict.fromkeys(key for analysis in analyses for key in analysis.study.settings):
-        told_apart = [
-            {tuple(str(a.study.settings.get(name)) for name in names) for a in analyses}
+    for key in dict.fromkeys(key for study in studies for key in study.settings):
+        distinct_before, distinct_with_key = (
+            {tuple(str(study.settings.get(name)) for name in names) for study in studies}
             for names in (chosen, [*chosen, key])
-        ]
-        if len(told_apart[1]) > len(told_apart[0]):
+        )
+        if len(distinct_with_key) > len(distinct_before):
             chosen.append(key)
     return chosen
 
