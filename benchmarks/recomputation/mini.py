@@ -97,18 +97,27 @@ def in_short(page: Page, _: re.Match[str]) -> Recomputed:
 
 
 def leads(page: Page, _: re.Match[str]) -> Recomputed:
-    """README's table: per setting of the paper, RADAR's gains over AdamW and over AdamW with a tuned β1, in brief."""
+    """README's table: per setting of the paper, RADAR's gains over AdamW with and without a tuned β1; the hybrid's."""
     rows: dict[str, Row] = {}
     for study in _papers_settings(page.archive, "AdamW"):
         task, title = study["task"], f"{study['facts']['title']}: {study['facts']['measure']['label']}"
         verdicts = [verdicts_of(page.archive, _study(page.archive, task, reference)) for reference in REFERENCES]
         values = finals(page.archive, study)
-        means: list[Text] = [[mean(values[label])] for label in ("AdamW", "RADAR")]
+        means: Text = [mean(values["AdamW"]), " → ", mean(values["RADAR"])]
         gains = [briefly(by_label["RADAR"]) for by_label in verdicts]
-        rows[title] = [[title], *means, gains[0], steps_saved(page.archive, task), gains[1]]
+        steps, hybrid = steps_saved(page.archive, task), hybrid_against_radar(page.archive, task)
+        rows[title] = [[title], means, gains[0], steps, gains[1], briefly(hybrid) if hybrid else [""]]
     (section,) = (section for section in page.sections if section.marker == "leads")
     printed = [cells[0] for cells in section.rows]
     return Recomputed(sorted(rows.values(), key=lambda row: printed.index(str(row[0][0]))))
+
+
+def hybrid_against_radar(archive: Archive, task: str) -> Decision | None:
+    """Muon for matrices with RADAR for the rest: among RADAR's rivals, else in the confirmation of the exploration."""
+    for name, label in (("compare", "Hybrid"), ("confirm", "Muon(rest='RADAR')")):
+        if any((s["task"], s["name"], s["reference"]) == (task, name, "RADAR") for s in archive.studies):
+            return verdicts_of(archive, archive.study(task, name=name, reference="RADAR"))[label]
+    return None
 
 
 def _lead(archive: Archive, task: str) -> Row:
