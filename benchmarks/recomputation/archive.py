@@ -164,6 +164,9 @@ class Archive:
 
     def _searched(self, label: str, study: Study) -> list[ArchivedRun]:
         found = [run for run in self._all_of(label, study) if run.config["seed"] == study["tuning_seed"]]
+        if "facts" in study:  # other studies of the archive may have tried more rates
+            rates = [factor * self.usual_rate(label, study) for factor in study["grid"]]
+            found = [run for run in found if any(_near(run.config["lr"], rate) for rate in rates)]
         if len(found) != len(study["grid"]):
             raise LookupError(f"{label} on {study['task']} has {len(found)} search runs for {len(study['grid'])} rates")
         return found

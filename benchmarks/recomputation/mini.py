@@ -108,8 +108,8 @@ def leads(page: Page, _: re.Match[str]) -> Recomputed:
         steps, hybrid = steps_saved(page.archive, task), hybrid_against_radar(page.archive, task)
         rows[title] = [[title], means, gains[0], steps, gains[1], briefly(hybrid) if hybrid else [""]]
     (section,) = (section for section in page.sections if section.marker == "leads")
-    printed = [cells[0] for cells in section.rows]
-    return Recomputed(sorted(rows.values(), key=lambda row: printed.index(str(row[0][0]))))
+    places = {cells[0]: i for i, cells in enumerate(section.rows)}
+    return Recomputed(sorted(rows.values(), key=lambda row: places.get(str(row[0][0]), len(places))))
 
 
 def hybrid_against_radar(archive: Archive, task: str) -> Decision | None:
