@@ -5,6 +5,9 @@
     locate     the parameters that a kernel can reach (`kernels/choice.py`)
     step       those with their kernel, and the others one `Move` after the other (`step/move.py`)
 
+A step count is checked with its memory when the tensor is new. If a user changes one in place, it is found when its
+group is stepped, after earlier groups have moved: to read all counts at every step would make small steps slower.
+
 Corrections that evaluate the closure again are run by `step/reevaluate.py`.
 """
 
