@@ -227,7 +227,7 @@ def _saved_beta_names(saved: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
-    parts = Parts.from_group(group)
+    parts = Parts.from_group(group, complete=False)
     return (*parts.filter.betas, *parts.geometry.betas)
 
 
@@ -338,7 +338,7 @@ def _is_left_over(key: str, saved_group: dict[str, Any]) -> bool:
     """Whether a state buffer is of an option or a part that was replaced during the run: its last steps ignored it."""
     saved_group = with_all_axes(saved_group)
     if saved_group.keys() >= {*_PARTS}:
-        return key not in Parts.from_group(saved_group).buffers()
+        return key not in Parts.from_group(saved_group, complete=False).buffers()
     return key == "max_exp_avg_sq" and saved_group.get("amsgrad") is False
 
 

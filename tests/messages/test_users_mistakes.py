@@ -85,6 +85,7 @@ def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
     ("edit", "message"),
     [
         *((remove(key), f"it has no '{key}'; put it back") for key in ("filter", "geometry", "skip_nonfinite", "lr")),
+        *((remove(key), f"it has no '{key}'; put it back") for key in ("weight_decay", "betas", "gamma", "zeta")),
         (put(filter="Nobody"), "no filter is called 'Nobody'"),
         (put(gamma=None), r"GradientDifference: gamma must be a number in \[0, ∞\), got None"),
         (put(betas="ab"), r"betas must be the 2 numbers \(beta, beta2\), got 'ab'"),
