@@ -9,6 +9,7 @@ part that a part wraps is there in the same way: `Cautious(FixedPoint())` is {"c
 "FixedPoint", …}.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -122,7 +123,10 @@ class Parts(NamedTuple):
 
         A group that need not be `complete` may lack hyperparameters, which then have their default values.
         """
-        classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
+        try:
+            classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
+        except KeyError as error:
+            raise ValueError(f"it has no {error}; put it back") from None
         wrapped = tuple([part.lookup(_wrapped_name(part, group)) for part in classes if part.wraps is not None])
         values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes, wrapped)])
         try:
@@ -137,6 +141,17 @@ _ABSENT = "(absent)"
 # A scheduler that cycles momentum writes this key to all groups of an optimizer, if some of them have a HeavyBall. In a
 # group that has `betas` it is the first of them.
 CYCLED = "momentum"
+
+
+def parts_of_groups(groups: Sequence[dict[str, Any]], called: str = "") -> list[Parts]:
+    """The parts of each group of a user. The error for an invalid one names what was called, and the group."""
+    parts = []
+    for index, group in enumerate(groups):
+        try:
+            parts.append(Parts.from_group(group))
+        except ValueError as error:
+            raise ValueError(f"{called}: group {index}: {error}".removeprefix(": ")) from None
+    return parts
 
 
 def _wrapped_name(part: type[Component], group: dict[str, Any]) -> str:
