@@ -61,6 +61,40 @@ def test_an_amsgrad_run_keeps_its_maximum() -> None:
     assert_same(flat(params), straight)
 
 
+def without_rectification(params: Any, lr: float = 1e-3, amsgrad: bool = False) -> Any:
+    return aimopt.AdaBelief(params, lr, rectify=False, amsgrad=amsgrad)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        (RADAR, RADAR),
+        (without_rectification, without_rectification),
+        (torch.optim.AdamW, aimopt.AdamW),
+        (aimopt.AdamW, torch.optim.AdamW),
+    ],
+    ids=["RADAR", "AdaBelief", "from torch", "to torch"],
+)
+def test_a_run_whose_amsgrad_was_turned_off_is_continued(writer: Any, reader: Any) -> None:
+    optimizer, params = begun(writer, amsgrad=True)
+    optimizer.param_groups[0]["amsgrad"] = False
+    advance(optimizer, params, 2, first=10)
+    copies = [p.detach().clone().requires_grad_() for p in params]
+    other = reader(copies)
+    other.load_state_dict(through_a_file(optimizer.state_dict()))
+    advance(optimizer, params, 3, first=12)
+    advance(other, copies, 3, first=12)
+    assert_same(flat(copies), flat(params))
+
+
+def test_a_run_whose_iterate_was_replaced_is_continued() -> None:
+    optimizer, params = begun(aimopt.Adam, iterate=aimopt.Average())
+    optimizer.param_groups[0]["iterate"] = "Last"
+    aimopt.Adam(params).load_state_dict(optimizer.state_dict())
+    with pytest.raises(ValueError, match="'exp_avg_sq' has no meaning here"):
+        aimopt.Lion(params).load_state_dict(optimizer.state_dict())
+
+
 @pytest.mark.parametrize("ours", [aimopt.AdamW, aimopt.Adam])
 def test_our_adam_and_torchs_load_each_others_checkpoints(ours: Any) -> None:
     theirs = getattr(torch.optim, ours.__name__)

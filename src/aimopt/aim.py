@@ -20,7 +20,7 @@ from torch.optim.optimizer import ParamsT
 from aimopt import checkpoints, checks, new_groups
 from aimopt.messages.calling import naming, naming_errors, with_named_errors
 from aimopt.parts.component import Correction, Decay, Filter, Geometry, Iterate
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import Parts, parts_of_groups
 from aimopt.parts.corrections import Direct
 from aimopt.parts.decays import chosen_decay
 from aimopt.parts.iterates import Last
@@ -116,7 +116,7 @@ class AIM(SteppingOptimizer):
     @property
     def needs_closure(self) -> bool:
         """Whether `step` must be given a closure, because a correction evaluates it again."""
-        return any_evaluates_again(map(Parts.from_group, self.param_groups))
+        return any_evaluates_again(parts_of_groups(self.param_groups, f"{type(self).__name__}.needs_closure"))
 
     @torch.no_grad()
     def eval(self) -> None:

@@ -91,7 +91,10 @@ def refuse_replica(replica: DistributedDataParallel, max_norm: float | None) -> 
 
 def refuse_group(group: dict[str, Any], index: int) -> None:
     """Refuse a parameter group whose step needs all gradients at once."""
-    correction = Parts.from_group(group).correction
+    try:
+        correction = Parts.from_group(group).correction
+    except ValueError as error:
+        raise ValueError(f"in_backward: group {index}: {error}") from None
     if correction.evaluates_again:
         problem = f"{type(correction).__name__} evaluates the model again within a step; use Direct or iterations=1"
     elif group["skip_nonfinite"]:

@@ -1,7 +1,7 @@
 """Checkpoints: continue a run that another optimizer began, and let others continue ours.
 
 A state dict is accepted if it holds the buffers that our parts need, in the shapes of our parameters, and no others of
-these shapes. It may come from any optimizer:
+these shapes that its optimizer used. It may come from any optimizer:
 
     torch.optim.Adam, AdamW    exp_avg and exp_avg_sq are RADAR's own state, so RADAR continues exactly
     pytorch-rad 0.2.1          the same, with its l as a fixed ell
@@ -227,7 +227,7 @@ def _saved_beta_names(saved: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _beta_names(group: dict[str, Any]) -> tuple[str, ...]:
-    parts = Parts.from_group(group)
+    parts = Parts.from_group(group, complete=False)
     return (*parts.filter.betas, *parts.geometry.betas)
 
 
@@ -244,7 +244,7 @@ def _adapt_state(
         _convert_pytorch_rad_0_2_0(p, state, saved_group, name)
     if "momentum_buffer" in buffers and not saved_group.get("dampening"):
         state.setdefault("step", 1)  # torch.optim.SGD and Muon store no count, and HeavyBall does not use it
-    _check_names(p, state, saved, buffers, name)
+    _check_names(p, state, saved, saved_group, buffers, name)
     if TRAINING_POINT in state:
         _check_buffer(p, state[TRAINING_POINT], TRAINING_POINT, name)
     state["step"] = _count(p, state["step"], name)
@@ -306,15 +306,24 @@ def _count(p: Tensor, value: Any, name: str) -> Tensor:
 
 
 def _check_names(
-    p: Tensor, state: dict[str, Any], saved: dict[str, Any], buffers: dict[str, Initial], name: str
+    p: Tensor,
+    state: dict[str, Any],
+    saved: dict[str, Any],
+    saved_group: dict[str, Any],
+    buffers: dict[str, Initial],
+    name: str,
 ) -> None:
-    """Refuse the state of an optimizer that lacks one of our buffers, or has another one."""
+    """Refuse the state of an optimizer that lacks one of our buffers, or has read another one."""
     missing = [key for key in ("step", *buffers) if key not in state]
     known = (*buffers, "step", PREVIOUS_GRADIENT, TRAINING_POINT)
     foreign = [
         key
         for key, value in state.items()
-        if key not in known and isinstance(value, Tensor) and value.shape == p.shape and p.ndim
+        if key not in known
+        and isinstance(value, Tensor)
+        and value.shape == p.shape
+        and p.ndim
+        and not _is_left_over(key, saved_group)
     ]
     if missing or foreign:
         problem = f"but not {missing[0]!r}" if missing else f"and {foreign[0]!r} has no meaning here"
@@ -323,6 +332,14 @@ def _check_names(
             "this optimizer cannot continue the run of the optimizer that wrote it; continue with that one, or begin "
             "with the weights alone"
         )
+
+
+def _is_left_over(key: str, saved_group: dict[str, Any]) -> bool:
+    """Whether a state buffer is of an option or a part that was replaced during the run: its last steps ignored it."""
+    saved_group = with_all_axes(saved_group)
+    if saved_group.keys() >= {*_PARTS}:
+        return key not in Parts.from_group(saved_group, complete=False).buffers()
+    return key == "max_exp_avg_sq" and saved_group.get("amsgrad") is False
 
 
 def _check_buffer(p: Tensor, value: Any, key: str, name: str, shape: torch.Size | None = None) -> None:

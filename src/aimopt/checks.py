@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aimopt.kernels import why_not_fused
 from aimopt.parts.component import Component, Geometry, is_finite
-from aimopt.parts.composition import AXES, Parts
+from aimopt.parts.composition import AXES, Parts, parts_of_groups
 from aimopt.parts.decays import DECOUPLED_KEY, decay_kind
 from aimopt.step.evaluation import TRAIN_MODE
 from aimopt.step.gather import Gathered, parameter_name
@@ -39,7 +39,7 @@ def check_group(group: dict[str, Any], others: Sequence[dict[str, Any]] = (), *,
     _check_switches(group)
     if parts.geometry.matrices_only:
         _check_matrices(group, parts.geometry)
-    check_joint([parts, *map(Parts.from_group, others)])
+    check_joint([parts, *parts_of_groups(others)])
     if group["fused"] and (reason := why_not_fused(parts, group)):
         # torch's own optimizers call a device without a kernel a RuntimeError.
         kind = RuntimeError if any(p.is_meta for p in group["params"]) else ValueError

@@ -117,6 +117,13 @@ def let_schedulers_write_momentum(defaults: dict[str, Any]) -> None:
         defaults[CYCLED] = defaults[_LATER_BETAS][0]
 
 
+def default_parts(defaults: dict[str, Any]) -> Parts:
+    """The parts of an optimizer's groups that are added without parts of their own."""
+    if _LATER_BETAS in defaults:
+        defaults = {**{k: v for k, v in defaults.items() if k != CYCLED}, "betas": defaults[_LATER_BETAS]}
+    return Parts.from_group(defaults)
+
+
 def _has_all_parts(group: dict[str, Any]) -> bool:
     """Whether it is a group of another optimizer, with all its parts."""
     complete = checkpoints.with_all_axes(group)
@@ -125,11 +132,9 @@ def _has_all_parts(group: dict[str, Any]) -> bool:
 
 def _parts(group: dict[str, Any], defaults: dict[str, Any]) -> Parts:
     if _has_all_parts(group):
-        return Parts.from_group(checkpoints.with_all_axes(group))
+        return Parts.from_group(checkpoints.with_all_axes(group), complete=False)
     given = {axis: check_part(group[axis], axis) for axis in Parts._fields if axis in group}
-    if _LATER_BETAS in defaults:
-        defaults = {**{k: v for k, v in defaults.items() if k != CYCLED}, "betas": defaults[_LATER_BETAS]}
-    parts = Parts.from_group(defaults)
+    parts = default_parts(defaults)
     if DECOUPLED_KEY in group:
         parts = parts._replace(decay=chosen_decay(None, parts.decay.weight_decay, group[DECOUPLED_KEY]))
     if "decay" in given:

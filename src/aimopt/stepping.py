@@ -5,6 +5,9 @@
     locate     the parameters that a kernel can reach (`kernels/choice.py`)
     step       those with their kernel, and the others one `Move` after the other (`step/move.py`)
 
+A step count is checked with its memory when the tensor is new. If a user changes one in place, it is found when its
+group is stepped, after earlier groups have moved: to read all counts at every step would make small steps slower.
+
 Corrections that evaluate the closure again are run by `step/reevaluate.py`.
 """
 
@@ -25,7 +28,7 @@ from aimopt.kernels import FusedGroup, reads_found_inf, why_not_sharded, works_o
 from aimopt.kernels.choice import GroupKernels
 from aimopt.kernels.memory import CheckedGroup
 from aimopt.light_optimizer import LightOptimizer
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import Parts, parts_of_groups
 from aimopt.step.begin import AddedState, begin_state, remove_state
 from aimopt.step.gather import Gathered, buckets, refusal
 from aimopt.step.quantization import state_keys
@@ -97,14 +100,10 @@ class SteppingOptimizer(LightOptimizer):
 
     def _params_stepped_together(self) -> Iterator[Tensor]:
         """The distributed parameters whose step needs the other ranks, to gather matrices or to add up norms."""
-        for index, group in enumerate(self.param_groups):
-            if any_distributed(group["params"]):
-                try:
-                    parts = Parts.from_group(group)
-                except ValueError as error:
-                    raise self._group_values.error(index, error) from None
-                if parts.geometry.matrices_only or not works_on_shards(parts, group):
-                    yield from filter(is_distributed, group["params"])
+        all_parts = parts_of_groups(self.param_groups, f"{type(self).__name__}.step")
+        for group, parts in zip(self.param_groups, all_parts, strict=True):
+            if any_distributed(group["params"]) and (parts.geometry.matrices_only or not works_on_shards(parts, group)):
+                yield from filter(is_distributed, group["params"])
 
     def _step_parameters(self, positions: Mapping[int, Sequence[int]]) -> None:
         """Step the parameters at these positions, per group, while others still wait for their gradients.
@@ -291,6 +290,7 @@ class SteppingOptimizer(LightOptimizer):
         if not any(group["skip_nonfinite"] for group in self.param_groups):
             return False
         if not torch.compiler.is_compiling():
+            parts_of_groups(self.param_groups, f"{type(self).__name__}.step")  # refuses an invalid group
             for index, group in enumerate(self.param_groups):
                 refuse_unusable(Gathered.gradients_only(index, group), type(self).__name__)
         return has_nonfinite_gradient(self.param_groups)

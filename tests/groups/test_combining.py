@@ -100,6 +100,14 @@ def test_a_combination_has_the_settings_of_its_first_optimizer() -> None:
     assert optimizer.param_groups[1]["maximize"] is False
 
 
+def test_a_combined_optimizer_may_be_combined_and_keeps_its_betas() -> None:
+    a, b, c, d = parameters([(2, 2), (3,), (4,), (5,)])
+    combined = groups.combine(RADAR([b], betas=(0.5, 0.7)), Muon([a]))
+    again = groups.combine(combined, RADAR([c]))
+    again.add_param_group({"params": [d]})
+    assert [group.get("betas") for group in again.param_groups] == [(0.5, 0.7), None, (0.9, 0.999), (0.5, 0.7)]
+
+
 CYCLES: dict[str, Any] = {
     "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
     "CyclicLR": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, 3),

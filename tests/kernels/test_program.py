@@ -49,7 +49,7 @@ def test_radar_reads_and_writes_the_memory_of_adam_once() -> None:
 @pytest.mark.parametrize("decay", ["Decoupled", "Coupled", "Proximal", "CautiousDecay", "Corrected"])
 def test_registers_are_filled_before_they_are_read_and_the_gradient_is_not_written(Optimizer: Any, decay: str) -> None:
     optimizer = Optimizer(parameters(), weight_decay=0.1)
-    optimizer.param_groups[0]["decay"] = decay
+    optimizer.param_groups[0].update(decay=decay, peak_lr=None)
     found = fused(optimizer)
     filled = set(range(len(found.streams)))
     for instruction in found.code:

@@ -164,6 +164,21 @@ def test_a_step_count_below_zero(fused: Any) -> None:
 
 
 @paths
+@pytest.mark.parametrize("count", [-1.0, float("nan")])
+def test_an_invalid_step_count_in_a_later_group_changes_nothing(fused: Any, count: float) -> None:
+    params = parameters([(5,), (6,)])
+    optimizer = aimopt.RADAR([{"params": [p]} for p in params], 0.01, fused=fused)
+    advance(optimizer, params, 1)
+    before = flat(params)
+    optimizer.state[params[1]]["step"] = torch.tensor(count)
+    message = rf"^RADAR\.step: parameter 0 of group 1 cannot be stepped: its state 'step' is {count:g}"
+    with pytest.raises(RuntimeError, match=message):
+        optimizer.step()
+    assert torch.equal(flat(params), before)
+    assert optimizer.state[params[0]]["step"] == 1
+
+
+@paths
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.float8_e4m3fn])
 def test_a_dtype_that_torch_cannot_compute_in(fused: Any, dtype: torch.dtype) -> None:
     with warnings.catch_warnings(action="ignore"):  # torch says that complex32 is experimental

@@ -85,6 +85,7 @@ def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
     ("edit", "message"),
     [
         *((remove(key), f"it has no '{key}'; put it back") for key in ("filter", "geometry", "skip_nonfinite", "lr")),
+        *((remove(key), f"it has no '{key}'; put it back") for key in ("weight_decay", "betas", "gamma", "zeta")),
         (put(filter="Nobody"), "no filter is called 'Nobody'"),
         (put(gamma=None), r"GradientDifference: gamma must be a number in \[0, ∞\), got None"),
         (put(betas="ab"), r"betas must be the 2 numbers \(beta, beta2\), got 'ab'"),
@@ -106,6 +107,37 @@ def test_an_edited_group_is_named_and_nothing_moves(edit: Callable[[dict[str, An
     with pytest.raises(ValueError, match=rf"^RADAR\.step: group 0: {message}"):
         edited.step()
     assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (remove("gamma"), "it has no 'gamma'; put it back"),
+        (remove("filter"), "it has no 'filter'; put it back"),
+        (put(gamma=-1), r"GradientDifference: gamma must be a number in \[0, ∞\), got -1"),
+    ],
+    ids=["no gamma", "no filter", "gamma below 0"],
+)
+@pytest.mark.parametrize(
+    ("call", "called"),
+    [
+        (lambda o: o.eval(), r"RADAR\.eval"),
+        (lambda o: o.train(), r"RADAR\.train"),
+        (lambda o: o.step(), r"RADAR\.step"),
+        (lambda o: o.needs_closure, r"RADAR\.needs_closure"),
+        (lambda o: o.add_param_group({"params": [nn.Parameter(torch.ones(2))]}), "RADAR"),
+        (lambda o: aimopt.in_backward(o, nn.Linear(1, 1)), "in_backward"),
+    ],
+    ids=["eval", "train", "step that may be skipped", "needs_closure", "add_param_group", "in_backward"],
+)
+def test_every_call_names_an_edited_group(
+    call: Callable[[Any], Any], called: str, edit: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    edited = aimopt.RADAR([nn.Parameter(torch.ones(3, 2))], skip_nonfinite=True)
+    edited.step()
+    edit(edited.param_groups[0])
+    with pytest.raises(ValueError, match=rf"^{called}: group 0: {message}"):
+        call(edited)
 
 
 def test_state_of_a_parameter_that_is_in_no_group() -> None:

@@ -12,7 +12,7 @@ from aimopt.aim import AIM
 from aimopt.groups.rules import LAYOUT
 from aimopt.groups.splitting import shape_of
 from aimopt.messages.text_table import text_table
-from aimopt.parts.composition import Parts
+from aimopt.new_groups import default_parts
 from aimopt.step.options import OPTIONS
 
 
@@ -46,7 +46,7 @@ def combine(*optimizers: AIM) -> AIM:
         if "param_names" in group:
             group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
     first = optimizers[0].defaults
-    parts: dict[str, Any] = Parts.from_group(first)._asdict()
+    parts: dict[str, Any] = default_parts(first)._asdict()
     settings = {name: first[name] for name in OPTIONS}
     combined = AIM(groups, first["lr"], **parts, **settings)
     if len({"betas" in group for group in combined.param_groups}) == 2:

@@ -5,7 +5,7 @@
 A kernel is for one structure of a program and does not depend on the values of hyperparameters. The file has those of
 every named optimizer that is element-wise: with its default options and with each on-off option turned over, with and
 without weight decay, for the dtypes below. Other programs are interpreted, or compiled when they are first needed.
-`tests/kernels/test_precompiled.py` compares the file with what this module writes.
+`tests/kernels/test_straight_line.py` compares the file with what this module writes.
 """
 
 import inspect

@@ -9,6 +9,7 @@ part that a part wraps is there in the same way: `Cautious(FixedPoint())` is {"c
 "FixedPoint", …}.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -117,15 +118,21 @@ class Parts(NamedTuple):
         return group
 
     @classmethod
-    def from_group(cls, group: dict[str, Any]) -> "Parts":
-        """The parts that a parameter group describes. They are cached by value, because every step reads them."""
-        classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
+    def from_group(cls, group: dict[str, Any], *, complete: bool = True) -> "Parts":
+        """The parts that a parameter group describes. They are cached by value, because every step reads them.
+
+        A group that need not be `complete` may lack hyperparameters, which then have their default values.
+        """
+        try:
+            classes = tuple([axis.lookup(group[name]) for name, axis in AXES.items()])
+        except KeyError as error:
+            raise ValueError(f"it has no {error}; put it back") from None
         wrapped = tuple([part.lookup(_wrapped_name(part, group)) for part in classes if part.wraps is not None])
         values = tuple([_hashable(group.get(key, _ABSENT)) for key in _keys(classes, wrapped)])
         try:
-            return _parts(classes, wrapped, values)
+            return _parts(classes, wrapped, values, complete)
         except TypeError:  # an unhashable value is invalid: building the part raises the error that says so
-            return _parts.__wrapped__(classes, wrapped, values)
+            return _parts.__wrapped__(classes, wrapped, values, complete)
 
 
 AXES: dict[str, type[Component]] = {axis.axis: axis for axis in (Filter, Geometry, Correction, Decay, Iterate)}
@@ -134,6 +141,17 @@ _ABSENT = "(absent)"
 # A scheduler that cycles momentum writes this key to all groups of an optimizer, if some of them have a HeavyBall. In a
 # group that has `betas` it is the first of them.
 CYCLED = "momentum"
+
+
+def parts_of_groups(groups: Sequence[dict[str, Any]], called: str = "") -> list[Parts]:
+    """The parts of each group of a user. The error for an invalid one names what was called, and the group."""
+    parts = []
+    for index, group in enumerate(groups):
+        try:
+            parts.append(Parts.from_group(group))
+        except ValueError as error:
+            raise ValueError(f"{called}: group {index}: {error}".removeprefix(": ")) from None
+    return parts
 
 
 def _wrapped_name(part: type[Component], group: dict[str, Any]) -> str:
@@ -156,9 +174,14 @@ def _keys(classes: tuple[type[Component], ...], wrapped: tuple[type[Component], 
 
 @lru_cache(maxsize=4096)
 def _parts(
-    classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...], values: tuple[Any, ...]
+    classes: tuple[type[Component], ...], wrapped: tuple[type[Component], ...], values: tuple[Any, ...], complete: bool
 ) -> Parts:
-    group = {name: value for name, value in zip(_keys(classes, wrapped), values, strict=True) if value is not _ABSENT}
+    keys = _keys(classes, wrapped)
+    group = {name: value for name, value in zip(keys, values, strict=True) if value is not _ABSENT}
+    is_cycled = all(f.name != CYCLED for part in (*classes, *wrapped) for f in fields(part))
+    missing = [name for name in keys if name not in group and not (name == CYCLED and is_cycled)]
+    if complete and missing:
+        raise ValueError(f"it has no {missing[0]!r}; put it back")
     filter, geometry, *_ = classes
     names = (*filter.betas, *geometry.betas)
     beta_values: dict[type[Component], dict[str, Any]] = {}
@@ -166,7 +189,7 @@ def _parts(
         betas = group.pop("betas")
         if not isinstance(betas, tuple) or len(betas) != len(names):
             raise ValueError(f"betas must be the {len(names)} numbers ({', '.join(names)}), got {betas!r}")
-        if CYCLED in group and all(f.name != CYCLED for part in (*classes, *wrapped) for f in fields(part)):
+        if CYCLED in group and is_cycled:
             betas = (group[CYCLED], *betas[1:])
         count = len(filter.betas)
         beta_values[filter] = dict(zip(filter.betas, betas[:count], strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from aimopt.parts.component import State
-from aimopt.parts.composition import Parts
+from aimopt.parts.composition import Parts, parts_of_groups
 from aimopt.step.gather import Unusable, parameter_name
 from aimopt.step.move import to_working_dtype
 from aimopt.step.usable import why_unusable
@@ -27,8 +27,7 @@ def refuse_immovable(groups: Sequence[dict[str, Any]], states: Mapping[Tensor, S
 
     torch would follow the address of a storage that was freed, and repeat a point to fill a larger shape.
     """
-    for index, group in enumerate(groups):
-        parts = Parts.from_group(group)
+    for index, (group, parts) in enumerate(zip(groups, parts_of_groups(groups, called), strict=True)):
         buffers = {name: initial for name, initial in parts.buffers().items() if name in parts.iterate.buffers()}
         for i, p in enumerate(group["params"]):
             points = {name: x for name, x in states.get(p, {}).items() if name in buffers or name == TRAINING_POINT}

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from aimopt.messages.reason import Reason
 from aimopt.parts.component import Initial
-from aimopt.step.gather import Gathered, refusal
+from aimopt.step.gather import Gathered, invalid_count, refusal
 from aimopt.step.quantization import (
     BLOCK,
     CODE_OF_DTYPE,
@@ -56,6 +56,8 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
                 or _why_codes_unusable(state, codes)
                 or why_unusable(p, grad, tensors, scalars, shapes, codes)
             )
+        if reason is None and "step" in scalars:
+            reason = _why_no_count(scalars["step"])
         if reason is None and matrices_only and p.ndim < 2:
             geometry = type(gathered.parts.geometry).__name__
             flattened = (
@@ -64,6 +66,13 @@ def refuse_unusable(gathered: Gathered, optimizer: str) -> None:
             reason = Reason(f"it has shape {tuple(p.shape)}, and {geometry} takes matrices{flattened}")
         if reason is not None:
             raise refusal(gathered, i, optimizer, reason)
+
+
+def _why_no_count(step: Tensor) -> Reason | None:
+    """Why a step count cannot be advanced, or None; reading one on a device would wait for that."""
+    if not (step.is_cpu and is_plain(type(step))) or why_intercepted() or step.item() >= 0:
+        return None
+    return invalid_count(step)
 
 
 def _expected_shape(gathered: Gathered, i: int, name: str, initial: Initial) -> torch.Size:
