@@ -74,7 +74,7 @@ def hybrid(model: nn.Module) -> aimopt.AIM:
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "state_dtype": "bfloat16"}], ids=["default", "narrow"])
 @pytest.mark.parametrize("Optimizer", EXCEPT_MATRICES, ids=lambda o: o.__name__)
 def test_the_result_is_that_of_the_usual_loop_to_the_bit(Optimizer: Any, options: Any, bucket_bytes: int) -> None:
-    """Also where 16-bit state is rounded at random: the random numbers depend on a parameter's rank."""
+    """Also where 16-bit state is rounded at random: the random numbers depend on a parameter's index."""
     ends, counts = [], []
     for in_backward in (True, False):
         model = net(torch.bfloat16 if options else torch.float32)

@@ -155,14 +155,14 @@ class SteppingOptimizer(LightOptimizer):
                 raise self._group_values.error(index, error) from None
         first = sum(len(before["params"]) for before in self.param_groups[:index])
         if positions is not None:
-            ranks = [first + i for i in positions]
+            indices = [first + i for i in positions]
         elif len(params) == len(group["params"]):
-            ranks = list(range(first, first + len(params)))
+            indices = list(range(first, first + len(params)))
         else:
-            ranks = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
+            indices = [i for i, p in enumerate(group["params"], start=first) if p.grad is not None]
         if any_distributed(params):
             grads = list(map(with_placement_of, params, grads))
-        gathered = Gathered(index, first, group, parts, params, grads, ranks, state)
+        gathered = Gathered(index, first, group, parts, params, grads, indices, state)
         if torch.compiler.is_compiling():
             return gathered._replace(origins=self._traced_origins[index])
         if parts.geometry.matrices_only and any_distributed(params) and (reason := why_not_sharded(parts, group)):

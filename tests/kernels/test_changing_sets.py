@@ -29,15 +29,15 @@ def step(optimizer: Any, params: list[Tensor], order: list[int], seed: int) -> N
 
 @contextmanager
 def thorough_checks() -> Iterator[list[int]]:
-    """The ranks of the parameters that are checked thoroughly."""
-    ranks: list[int] = []
+    """The indices of the parameters that are checked thoroughly."""
+    indices: list[int] = []
 
     def spy(gathered: Gathered, optimizer: str) -> None:
-        ranks.extend(gathered.ranks)
+        indices.extend(gathered.param_indices)
         refuse_unusable(gathered, optimizer)
 
     with patch.object(memory, "refuse_unusable", spy):
-        yield ranks
+        yield indices
 
 
 def both_ways(orders: list[list[int]], Optimizer: Any = aimopt.RADAR, make: Any = None, **options: Any) -> None:

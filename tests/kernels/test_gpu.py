@@ -338,7 +338,7 @@ def test_only_changed_data_is_sent_to_the_device(monkeypatch: pytest.MonkeyPatch
         p.grad = torch.ones_like(p)
     optimizer.step()
     rows, constants, *others = sent
-    assert rows == (2, 5 + 4)  # numel, rank and span, one scalar, three streams
+    assert rows == (2, 5 + 4)  # numel, parameter index and span, one scalar, three streams
     assert len(constants) == 1
     assert others == [(2,), (1, 2), (1, 2)]  # gradients, chunks of whole blocks, and the others
     sent.clear()

@@ -56,7 +56,7 @@ def test_uniform_operations_are_also_defined_on_python_numbers(name: str) -> Non
 
 def test_the_address_row_has_no_gaps() -> None:
     row = layout.RowLayout(scalars=2, streams=4)
-    assert [row.NUMEL, row.RANK, row.OFFSET, row.RUN, row.GAP] == [0, 1, 2, 3, 4]
+    assert [row.NUMEL, row.PARAM_INDEX, row.OFFSET, row.RUN, row.GAP] == [0, 1, 2, 3, 4]
     assert [row.FIRST_SCALAR, row.first_stream, row.gradient, row.width] == [5, 7, 10, 11]
 
 

@@ -104,7 +104,7 @@ class Locator:
         scale_names = map(scale_name, program.streams[1:-1])
         self.scales = [names.index(name) if name in names else None for name in scale_names]
         self._device_type = device_type
-        self._rows: dict[int, tuple[MemoryRow, AddressRow | None]] = {}  # by the rank of the parameter
+        self._rows: dict[int, tuple[MemoryRow, AddressRow | None]] = {}  # by the index of the parameter
         self._coverages: WeakKeyDictionary[MemorySnapshot, Coverage] = WeakKeyDictionary()
 
     def __eq__(self, other: object) -> bool:
@@ -125,10 +125,10 @@ class Locator:
         shared = set() if checked.snapshot.is_disjoint else _with_shared_memory(memory_rows)
         tables: dict[Any, AddressTable] = {}
         reached, reordered = set(), []
-        for i, (rank, memory) in enumerate(zip(plain.ranks, memory_rows, strict=True)):
-            known = self._rows.get(rank)
+        for i, (param_index, memory) in enumerate(zip(plain.param_indices, memory_rows, strict=True)):
+            known = self._rows.get(param_index)
             if known is None or known[0] is not memory:
-                known = self._rows[rank] = memory, self._address_row(plain, i, memory)
+                known = self._rows[param_index] = memory, self._address_row(plain, i, memory)
             row = known[1]
             if row is None or i in shared:
                 continue
@@ -162,7 +162,7 @@ class Locator:
         types = tuple(STREAM_TYPES[x.dtype][0] for x in (p, *buffers, grad))
         scalar_types = tuple(STREAM_TYPES[x.dtype][0] for x in scalars)
         used = [s for x, s in zip(buffers, scales, strict=True) if s is not None and x.dtype in CODE_OF_DTYPE]
-        numbers = address_row((p, *buffers, grad), scalars, plain.ranks[i], span, used, self._device_type)
+        numbers = address_row((p, *buffers, grad), scalars, plain.param_indices[i], span, used, self._device_type)
         kind = (types, scalar_types, p.device, scalars[0].device)
         return AddressRow(kind, scalars, array("q", numbers), _is_in_order(p, grad))
 
@@ -177,7 +177,7 @@ def _span(written: Sequence[Tensor], place: Place | None) -> Span | None:
 def address_row(
     streams: Sequence[Tensor],
     scalars: Sequence[Tensor] = (),
-    rank: int = 0,
+    param_index: int = 0,
     span: Span | None = None,
     scales: Sequence[Tensor] = (),
     device_type: str = "cpu",
@@ -187,7 +187,7 @@ def address_row(
     # The kernel of CPUs counts blocks from the beginning of the whole tensor, of which this one may be a shard.
     blocks_before = span.offset // BLOCK if span and device_type == "cpu" else 0
     row = [0] * layout.width
-    row[layout.NUMEL], row[layout.RANK] = p.numel() * STREAM_TYPES[p.dtype][1], rank
+    row[layout.NUMEL], row[layout.PARAM_INDEX] = p.numel() * STREAM_TYPES[p.dtype][1], param_index
     row[layout.OFFSET : layout.OFFSET + len(Span._fields)] = span or (0, 1, 0)
     first_scales = [x.data_ptr() - blocks_before * x.element_size() for x in scales]
     row[layout.FIRST_SCALAR :] = [*(x.data_ptr() for x in scalars), *first_scales, *(x.data_ptr() for x in streams)]

@@ -49,19 +49,21 @@ def scale_indices(stream_types: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """One row of an address table, in 64-bit integers: numel, rank, span, addresses of scalars, of scales, of streams.
+    """One row of an address table, in 64-bit integers.
 
-    The first scalar is the step count. The first stream is the parameter, the last one the gradient. `rank` is the
-    position of the parameter in its optimizer, for the random bits of stochastic rounding. The span is where the
-    elements are in the whole tensor, of which a shard is a part: element e is at offset + e + (e // run)·gap. Streams
-    in 8 bits have scales, in the order of the streams; their tensors are whole, or a run of whole blocks.
+    They are numel, parameter index, span, and the addresses of scalars, of scales, of streams.
+
+    The first scalar is the step count. The first stream is the parameter, the last one the gradient. The parameter
+    index is its place in its optimizer, for the random bits of stochastic rounding. The span is where the elements are
+    in the whole tensor, of which a shard is a part: element e is at offset + e + (e // run)·gap. Streams in 8 bits have
+    scales, in the order of the streams; their tensors are whole, or a run of whole blocks.
     """
 
     scalars: int
     streams: int
     scales: int = 0
     NUMEL: ClassVar[int] = 0
-    RANK: ClassVar[int] = 1
+    PARAM_INDEX: ClassVar[int] = 1
     OFFSET: ClassVar[int] = 2
     RUN: ClassVar[int] = 3
     GAP: ClassVar[int] = 4

@@ -42,7 +42,7 @@ class MemorySnapshot:
         self.plain_rows = [row for row in rows if row.record is not None]
         self.plain_indices = [i for i, row in enumerate(rows) if row.record is not None]
         self.other_indices = [i for i, row in enumerate(rows) if row.record is None]
-        self.ranks, self._places = gathered.ranks, (gathered.places, gathered.buffer_places)
+        self.param_indices, self._places = gathered.param_indices, (gathered.places, gathered.buffer_places)
         self._record = record([row.record for row in rows if row.record is not None])
         self.is_disjoint = self._record.is_disjoint  # no memory that the step writes is in two of these tensors
 
@@ -67,8 +67,8 @@ class GroupMemory:
     """The memory of one parameter group's tensors, checked at every step."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, MemoryRow] = {}  # by the rank of the parameter
-        self._snapshots: dict[tuple[int, ...], MemorySnapshot] = {}  # by the ranks of the parameters, newest last
+        self._rows: dict[int, MemoryRow] = {}  # by the index of the parameter
+        self._snapshots: dict[tuple[int, ...], MemorySnapshot] = {}  # by the indices of the parameters, newest last
         self._last: MemorySnapshot | None = None
         self._writable: set[tuple[int, int]] = set()
 
@@ -78,7 +78,7 @@ class GroupMemory:
         snapshot = self._snapshot_of(local, optimizer)
         gradients = snapshot.compare(local)
         if gradients is None:
-            self._forget(local.ranks)
+            self._forget(local.param_indices)
             snapshot = self._snapshot_of(local, optimizer)
             gradients = snapshot.compare(local)
             assert gradients is not None, "tensors that were just recorded have not changed"
@@ -91,16 +91,16 @@ class GroupMemory:
 
     def _snapshot_of(self, gathered: Gathered, optimizer: str) -> MemorySnapshot:
         """The snapshot of these parameters, to be compared with them. New ones are checked thoroughly first."""
-        if self._last is not None and self._last.ranks == gathered.ranks:
+        if self._last is not None and self._last.param_indices == gathered.param_indices:
             return self._last
-        ranks = tuple(gathered.ranks)
-        snapshot = self._snapshots.get(ranks)
+        indices = tuple(gathered.param_indices)
+        snapshot = self._snapshots.get(indices)
         if snapshot is None:
-            pairs = zip(map(self._rows.get, ranks), _places(gathered), strict=True)
+            pairs = zip(map(self._rows.get, indices), _places(gathered), strict=True)
             new = [i for i, (known, places) in enumerate(pairs) if known is None or known.places != places]
             if new:
                 self._check_thoroughly(gathered.select(new), optimizer)
-            snapshot = self._snapshots[ranks] = MemorySnapshot(gathered, [self._rows[rank] for rank in ranks])
+            snapshot = self._snapshots[indices] = MemorySnapshot(gathered, [self._rows[index] for index in indices])
             self._limit_snapshots(MAX_SNAPSHOTS * len(gathered.group["params"]))
         self._last = snapshot
         return snapshot
@@ -111,15 +111,16 @@ class GroupMemory:
         rows = gathered.rows()
         is_plain = [all(map(has_storage, row)) for row in rows]
         self._refuse_read_only(gathered.select([i for i, plain in enumerate(is_plain) if plain]), optimizer)
-        for rank, row, plain, places in zip(gathered.ranks, rows, is_plain, _places(gathered), strict=True):
+        indices = gathered.param_indices
+        for index, row, plain, places in zip(indices, rows, is_plain, _places(gathered), strict=True):
             p, grad, *state = row
-            self._rows[rank] = MemoryRow(describe((p, *state), grad) if plain else None, places)
+            self._rows[index] = MemoryRow(describe((p, *state), grad) if plain else None, places)
 
-    def _forget(self, ranks: list[int]) -> None:
+    def _forget(self, indices: list[int]) -> None:
         self._last = None
-        self._snapshots.pop(tuple(ranks), None)
-        for rank in ranks:
-            self._rows.pop(rank, None)
+        self._snapshots.pop(tuple(indices), None)
+        for index in indices:
+            self._rows.pop(index, None)
 
     def _limit_snapshots(self, max_rows: int) -> None:
         rows = sum(map(len, self._snapshots))

@@ -1,6 +1,6 @@
 """Gathering: the tensors of a parameter group that a step works on.
 
-gathered = Gathered(group_index, …, params, grads, ranks, state)     parameters with a gradient, and their state
+gathered = Gathered(group_index, …, params, grads, param_indices, state)     parameters with a gradient, their state
 buckets(gathered, "RADAR")                                           split for the unfused path, steps counted
 """
 
@@ -32,12 +32,12 @@ class Gathered(NamedTuple):
     """The parameters of a group that have a gradient, and everything else that their step needs."""
 
     group_index: int
-    first_rank: int  # the rank of the group's first parameter, with or without a gradient
+    first_param_index: int  # of the group's first parameter, with or without a gradient
     group: dict[str, Any]
     parts: Parts
     params: list[Tensor]
     grads: list[Tensor]
-    ranks: list[int]  # their positions among all parameters of the optimizer
+    param_indices: list[int]  # among all parameters of the optimizer
     state: list[Tensor]  # one parameter after the other, in the order of `keys`
     places: Sequence[Place | None] = ()  # after `localize`, those of the parameters; empty if all are plain tensors
     origins: Sequence[Origin | None] = ()  # those of the parameters, if torch.compile cannot ask for them
@@ -45,10 +45,10 @@ class Gathered(NamedTuple):
 
     @classmethod
     def gradients_only(cls, group_index: int, group: dict[str, Any]) -> "Gathered":
-        """The parameters and gradients, without state; ranks are counted from the start of the group."""
-        ranks = [i for i, p in enumerate(group["params"]) if p.grad is not None]
-        params = [group["params"][i] for i in ranks]
-        return cls(group_index, 0, group, Parts.from_group(group), params, [p.grad for p in params], ranks, [])
+        """The parameters and gradients, without state; indices are counted from the start of the group."""
+        indices = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+        params = [group["params"][i] for i in indices]
+        return cls(group_index, 0, group, Parts.from_group(group), params, [p.grad for p in params], indices, [])
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Gathered(NamedTuple):
         return self._replace(
             params=[self.params[i] for i in indices],
             grads=[self.grads[i] for i in indices],
-            ranks=[self.ranks[i] for i in indices],
+            param_indices=[self.param_indices[i] for i in indices],
             state=[x for i in indices for x in self.state[i * width : (i + 1) * width]],
             places=[self.places[i] for i in indices] if self.places else (),
             origins=[self.origins[i] for i in indices] if self.origins else (),
@@ -97,7 +97,7 @@ class Gathered(NamedTuple):
 
     def name_of(self, i: int) -> str:
         """The name of a parameter in messages."""
-        return parameter_name(self.group, self.ranks[i] - self.first_rank, f"group {self.group_index}")
+        return parameter_name(self.group, self.param_indices[i] - self.first_param_index, f"group {self.group_index}")
 
     def states(self) -> list[State]:
         """The state of each parameter."""
@@ -147,7 +147,7 @@ def buckets(gathered: Gathered, optimizer: str, grad_scale: Tensor | None = None
             part.parts,
             group,
             *tensors,
-            part.ranks,
+            part.param_indices,
             t,
             as_list,
             grad_scale,

@@ -109,7 +109,7 @@ class Bucket(NamedTuple):
     params: Sequence[Tensor]
     grads: Sequence[Tensor]  # as gathered; a closure that is called again makes new ones
     states: Sequence[State]
-    ranks: Sequence[int]  # their positions among all parameters of the optimizer
+    param_indices: Sequence[int]  # among all parameters of the optimizer
     t: StepCount
     as_list: bool
     grad_scale: Tensor | None = None  # a GradScaler's, if the gradients are still multiplied by it
@@ -145,7 +145,7 @@ class Bucket(NamedTuple):
         if not sharded or not self.parts.geometry.matrices_only or recorded:
             return self.parts.geometry
         places = self.places or [None] * len(self.params)
-        return cast(Geometry, OnOwners(self.parts.geometry, places, self.buffer_places, first_owner=self.ranks[0]))
+        return cast(Geometry, OnOwners(self.parts.geometry, places, self.buffer_places, self.param_indices[0]))
 
     def store_params(self, move: Move) -> None:
         """Write the moved parameters back, if the move worked on a copy in higher precision."""
@@ -170,14 +170,16 @@ class Bucket(NamedTuple):
         if target.dtype in LOW_PRECISION:
             origin = self._origin(i, target)
             target, x = local_part(target), local_part(x)
-            target.copy_(round_stochastically(x, target.dtype, t, self.ranks[i], draw, origin) if stochastic else x)
+            target.copy_(
+                round_stochastically(x, target.dtype, t, self.param_indices[i], draw, origin) if stochastic else x
+            )
         elif target.dtype in CODE_OF_DTYPE:
             assert scale is not None
             origin = self._origin(i, target)
             target, scale, x = local_part(target), local_part(scale), local_part(x)
             first = 0 if origin is None else origin[0]  # no shard of a parameter with 8-bit state has gaps
             positions = torch.arange(first, first + x.numel(), device=x.device)
-            random = random_bits(SHIFT, positions, t, self.ranks[i], draw)
+            random = random_bits(SHIFT, positions, t, self.param_indices[i], draw)
             encode_into(target, scale, x, random if stochastic else None)
 
     def _origin(self, i: int, target: Tensor) -> Origin | None:

@@ -3,15 +3,15 @@
 A bfloat16 parameter near 1 moves in steps of 1/128. Rounded to the nearest value, an update of 1/1000 is lost every
 time. Rounded up or down at random, with a probability that grows with nearness, it is preserved on average. For example
 
-    round_stochastically(x, torch.bfloat16, t=1, rank=0, draw=0)
+    round_stochastically(x, torch.bfloat16, t=1, param_index=0, draw=0)
 
-The random bits are a hash of the step, the parameter's position (`rank`) and the element's position in it. `draws`
-counts the tensors of a parameter that are rounded. Two of them share a hash of 32 bits: one takes its upper bits, one
-its lower. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round to the same
-bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it was sharded.
-State in 8 bits takes its random bits from here as well (`quantization.py`).
+The random bits are a hash of the step, the parameter's index in its optimizer and the element's position in it.
+`draws` counts the tensors of a parameter that are rounded. Two of them share a hash of 32 bits: one takes its upper
+bits, one its lower. So a run is reproducible, copies of a model on several machines stay equal, and the kernels round
+to the same bits. Of a sharded parameter the position in the whole counts (`origin`): a run does not depend on how it
+was sharded. State in 8 bits takes its random bits from here as well (`quantization.py`).
 
-    random_bits(16, positions, t=1, rank=0, draw=0)
+    random_bits(16, positions, t=1, param_index=0, draw=0)
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ _UNSIGNED = 0xFFFFFFFF
 
 
 def round_stochastically(
-    x: Tensor, dtype: torch.dtype, t: Any, rank: int, draw: int, origin: Origin | None = None
+    x: Tensor, dtype: torch.dtype, t: Any, param_index: int, draw: int, origin: Origin | None = None
 ) -> Tensor:
     """Convert x, which has no gaps in memory, to bfloat16 or float16: to the value above or below, at random."""
     assert dtype in LOW_PRECISION
-    random = random_bits(16, _positions(x, origin), t, rank, draw)
+    random = random_bits(16, _positions(x, origin), t, param_index, draw)
     bits = x.view(torch.int32)
     if dtype == torch.bfloat16:
         rounded = ((bits + random) & ~0xFFFF).view(torch.float32)
@@ -44,21 +44,21 @@ def round_stochastically(
     return torch.where(magnitude < 2.0**-14, small, torch.where(magnitude < 65520.0, normal, x)).to(dtype)
 
 
-def random_bits(bits: int, positions: Tensor, t: Any, rank: int, draw: int) -> Tensor:
+def random_bits(bits: int, positions: Tensor, t: Any, param_index: int, draw: int) -> Tensor:
     """Random numbers of so many bits, 18 at most, for the elements of a parameter at these positions.
 
     They are on a line with random coefficients per block, at the hash of the place in the block. That is less
     arithmetic than a hash per element, and independent for any two elements (Dietzfelbinger's multiply-shift hashing).
     """
-    summand = _scramble((positions // HASH_BLOCK & _UNSIGNED) ^ _key(t, rank, draw))
+    summand = _scramble((positions // HASH_BLOCK & _UNSIGNED) ^ _key(t, param_index, draw))
     line = (_scramble(positions % HASH_BLOCK) * (_scramble(summand) | 1) + summand) & _UNSIGNED
     hashed = line ^ (line >> 16)
     return (hashed & ((1 << bits) - 1) if draw % 2 else hashed >> (32 - bits)).to(torch.int32)
 
 
-def _key(t: Any, rank: int, draw: int) -> Any:
+def _key(t: Any, param_index: int, draw: int) -> Any:
     step = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
-    return _scramble(_scramble(_scramble(step) ^ rank) ^ (draw // 2))
+    return _scramble(_scramble(_scramble(step) ^ param_index) ^ (draw // 2))
 
 
 def draws(sizes: Sequence[int]) -> dict[int, int]:

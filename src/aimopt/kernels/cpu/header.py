@@ -70,8 +70,9 @@ def _codes_header() -> str:
 def _row_layout() -> list[str]:
     row = layout.RowLayout
     return [
-        "// One row of an address table: numel, rank, span, addresses of the scalars, of the scales, of the streams.",
-        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowRank = {row.RANK}, kRowFirstScalar = {row.FIRST_SCALAR};",
+        "// One row of an address table: numel, parameter index, span, addresses of scalars, of scales, of streams.",
+        f"constexpr int64_t kRowNumel = {row.NUMEL}, kRowParamIndex = {row.PARAM_INDEX};",
+        f"constexpr int64_t kRowFirstScalar = {row.FIRST_SCALAR};",
         f"constexpr int64_t kRowOffset = {row.OFFSET}, kRowRun = {row.RUN}, kRowGap = {row.GAP};",
         "inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }",
         "inline int64_t row_first_stream(int64_t scalars, int64_t scales) "

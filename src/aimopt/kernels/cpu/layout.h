@@ -6,7 +6,7 @@
 
 #include "export.h"
 
-#define AIMOPT_LAYOUT "1b58548db4d49190"
+#define AIMOPT_LAYOUT "9a05bb443b83d81b"
 
 namespace aimopt {
 
@@ -14,8 +14,9 @@ enum class Type : int32_t { float32, float64, bfloat16, float16, int8, uint8 };
 constexpr size_t kTypeBytes[] = {4, 8, 2, 2, 1, 1};
 inline size_t bytes(Type type) { return kTypeBytes[static_cast<int32_t>(type)]; }
 
-// One row of an address table: numel, rank, span, addresses of the scalars, of the scales, of the streams.
-constexpr int64_t kRowNumel = 0, kRowRank = 1, kRowFirstScalar = 5;
+// One row of an address table: numel, parameter index, span, addresses of scalars, of scales, of streams.
+constexpr int64_t kRowNumel = 0, kRowParamIndex = 1;
+constexpr int64_t kRowFirstScalar = 5;
 constexpr int64_t kRowOffset = 2, kRowRun = 3, kRowGap = 4;
 inline int64_t row_first_scale(int64_t scalars) { return kRowFirstScalar + scalars; }
 inline int64_t row_first_stream(int64_t scalars, int64_t scales) { return row_first_scale(scalars) + scales; }

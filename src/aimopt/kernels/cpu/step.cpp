@@ -252,7 +252,7 @@ int64_t step(const Program &program, const int64_t *table, int64_t tensors, cons
         }
         numbers_of[i] = numbers.size() - program.numbers;
         const uint32_t count = static_cast<uint32_t>(static_cast<int64_t>(inputs[0]));
-        keys[i] = baseline::scramble(baseline::scramble(count) ^ static_cast<uint32_t>(row[kRowRank]));
+        keys[i] = baseline::scramble(baseline::scramble(count) ^ static_cast<uint32_t>(row[kRowParamIndex]));
         write_scalar(scalar[0], Type(scalar_types[0]), inputs[0]);
         for (int32_t k = 0; k < program.results; k++) {
             const int32_t input = program.result[2 * k];

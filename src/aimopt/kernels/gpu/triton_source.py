@@ -106,8 +106,9 @@ class _Printer:
             target = f"uniforms + tensor * {len(self.passed_uniforms)} + {k}"
             yield f"    tl.store({target}, {self.number(number)}.to({self.arithmetic}), valid)"
         if self.draws:
-            yield f"    rank = tl.load(row + {self.row.RANK}, valid, 0).to(tl.uint32)"
-            yield f"    tl.store(keys + tensor, scramble(scramble({step}.to(tl.int64).to(tl.uint32)) ^ rank), valid)"
+            yield f"    param_index = tl.load(row + {self.row.PARAM_INDEX}, valid, 0).to(tl.uint32)"
+            yield f"    key = scramble(scramble({step}.to(tl.int64).to(tl.uint32)) ^ param_index)"
+            yield "    tl.store(keys + tensor, key, valid)"
         yield "    stepped = tensor < tl.where(tl.load(found_inf) == 0, tensors, 0)"
         results = {STEP: step, **{name: self.number(value) for name, value in self.program.scalar_results}}
         for (name, scalar), kind in zip(self.scalars.items(), self.scalar_types, strict=True):
