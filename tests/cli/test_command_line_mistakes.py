@@ -271,6 +271,8 @@ OTHERS = {
     "report store --watch --port -1": "argument --port: must be a whole number from 0 to 65535, got '-1'",
     "report store --watch --port 65536": "argument --port: must be a whole number from 0 to 65535, got '65536'",
     "report store --port 8000": "--port 8000 is for --watch",
+    "bench train --quick --rounds 5": "--quick has its own rounds; leave out --rounds or --quick",
+    "bench step --quick --models vit": "--quick has its own models; leave out --models or --quick",
     "bench step --models tiny,tiny": "a model is named twice in 'tiny,tiny'",
     f"bench step --json {'a' * 300}": "argument --json: 'aaa",
     f"response radar --picture {'a' * 300}.png": "argument --picture: 'aaa",
