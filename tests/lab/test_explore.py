@@ -8,7 +8,7 @@ from aimopt.cli import main
 from aimopt.lab import Exploration, Explored, Resources, Store, compare, explore
 from aimopt.lab.analysis.explored import PROVES_NOTHING
 from aimopt.lab.protocol.study import Contender
-from aimopt.lab.results.run import Run
+from aimopt.lab.results.run import Run, Status
 from aimopt.paper.protocols import EXPLORED, PROTOCOLS
 from short_studies import SHORT
 
@@ -133,3 +133,22 @@ def test_what_failed_on_every_seed_is_not_called_diverged(trained: tuple[Store, 
     assert "failed" in rows["Lion"]
     assert "diverged" not in rows["Lion"]
     assert "diverged" in rows["AdamW"]
+
+
+def test_only_what_has_a_score_is_suggested() -> None:
+    """A contender that diverged or failed at every rate is no candidate, however few others there are."""
+    exploration = tiny()
+    key = exploration.study.facts.score.key
+
+    def explored(learned: list[str]) -> Explored:
+        runs = {}
+        for cell in exploration.cells({}):
+            history = [{"step": 6, key: 1.0}] if cell.contender in learned else []
+            status: Status = "finished" if history else "failed" if cell.contender == "Lion" else "diverged"
+            runs[cell.config.identity] = Run(config=cell.config, status=status, history=history)
+        return Explored(exploration, exploration.plan(runs)[:1])
+
+    assert explored(["AdamW", "RADAR"]).best() == ["RADAR"]
+    assert shlex.split(explored(["AdamW", "RADAR"]).confirmation())[-3:] == ["--optimizers", "RADAR", "AdamW"]
+    assert explored(["AdamW"]).best() == []
+    assert explored(["AdamW"]).confirmation().startswith("nothing to confirm: no optimizer other than AdamW has")

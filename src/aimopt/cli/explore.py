@@ -76,6 +76,7 @@ def _explore(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return print_stopped(console)
     console.print(explored.table(), markup=False, highlight=False, soft_wrap=True)
-    for line in (*(run.failure() for run in explored.failed), PROVES_NOTHING, explored.confirmation()):
+    remark = [PROVES_NOTHING] if explored.best() else []
+    for line in (*(run.failure() for run in explored.failed), *remark, explored.confirmation()):
         print_line(console, line)
     return FAILED if explored.failed else 0
