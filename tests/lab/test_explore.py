@@ -152,3 +152,9 @@ def test_only_what_has_a_score_is_suggested() -> None:
     assert shlex.split(explored(["AdamW", "RADAR"]).confirmation())[-3:] == ["--optimizers", "RADAR", "AdamW"]
     assert explored(["AdamW"]).best() == []
     assert explored(["AdamW"]).confirmation().startswith("nothing to confirm: no optimizer other than AdamW has")
+
+
+def test_the_help_says_what_is_explored_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explore", "--help"])
+    assert "default: those that the task's protocol explores" in " ".join(capsys.readouterr().out.split())

@@ -26,7 +26,11 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     parser.add_argument("task", help=TASK_HELP)
-    add_optimizers(parser, "the optimizer that reaches the last rung in any case")
+    add_optimizers(
+        parser,
+        "the optimizer that reaches the last rung in any case",
+        default="those that the task's protocol explores",
+    )
     parser.add_argument(
         "--rates",
         nargs="+",
