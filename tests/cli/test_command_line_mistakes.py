@@ -222,6 +222,7 @@ OTHERS = {
     "compare digits --lengths 0.5 nan": "argument --lengths: must be a finite number > 0, got 'nan'",
     "compare digits --slurm partition=gpu": "the options of Slurm (partition) are for the engine slurm, not for local",
     "explore digits --rungs 3 1": "the numbers of seeds per rung must grow from at least 1, got (3, 1)",
+    "explore digits --rates 1 1": "rates must be one or more different numbers, got (1.0, 1.0)",
     "explore digits --rungs 1 1000000000": "a rung may have 10000 seeds at most, got 1000000000",
     "compare digits --protocol paper --tune beta1": "tunes options, which the search on a grid cannot",
     "compare digits --grid 1 nan": "argument --grid: must be a finite number > 0, got 'nan'",

@@ -98,7 +98,9 @@ def test_what_is_explored_by_default_can_be_made_on_every_task_and_compared() ->
     [
         ({"rungs": ()}, "seeds per rung must grow from at least 1, got"),
         ({"rungs": (3, 1)}, "seeds per rung must grow"),
-        ({"rates": (1.0, 1.0)}, "grid must be one or more different numbers"),
+        ({"rates": (1.0, 1.0)}, r"rates must be one or more different numbers, got \(1.0, 1.0\)"),
+        ({"rates": ()}, "rates must be one or more different numbers"),
+        ({"rates": (0.0,)}, "rates must be positive numbers, got"),
         ({"optimizers": ["Adamm"]}, "did you mean 'Adam'"),
         ({"reference": "Adamm"}, "did you mean 'Adam'"),
     ],
