@@ -143,7 +143,7 @@ class Study:
         labels = [contender.label for contender in self.contenders]
         duplicate = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
         if duplicate is not None:
-            raise ValueError(f"two contenders are called {duplicate!r}; give them different labels")
+            raise ValueError(f"two contenders are called {duplicate!r}; name each once, or give them different labels")
         for name in (self.reference, self.rate_of, self.subject):
             if name is not None and name not in labels:
                 raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
