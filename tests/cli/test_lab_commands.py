@@ -134,7 +134,7 @@ class Raises(torch.optim.SGD):
 def test_a_failure_is_reported_and_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     Path("faulty.py").write_text(FAULTY)
     assert main(["run", "digits", "--scale=demo", "--optimizer=faulty.py:Raises", *SETTINGS]) == 1
-    assert "failed (RuntimeError: out of luck)" in capsys.readouterr().out
+    assert "failed (RuntimeError: out of luck)\n" in capsys.readouterr().out
     assert main(["status"]) == 1
     assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
 

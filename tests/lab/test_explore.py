@@ -8,7 +8,7 @@ from aimopt.cli import main
 from aimopt.lab import Exploration, Explored, Resources, Store, compare, explore
 from aimopt.lab.analysis.explored import PROVES_NOTHING
 from aimopt.lab.protocol.study import Contender
-from aimopt.lab.results.run import Run
+from aimopt.lab.results.run import Run, Status
 from aimopt.paper.protocols import EXPLORED, PROTOCOLS
 from short_studies import SHORT
 
@@ -98,7 +98,9 @@ def test_what_is_explored_by_default_can_be_made_on_every_task_and_compared() ->
     [
         ({"rungs": ()}, "seeds per rung must grow from at least 1, got"),
         ({"rungs": (3, 1)}, "seeds per rung must grow"),
-        ({"rates": (1.0, 1.0)}, "grid must be one or more different numbers"),
+        ({"rates": (1.0, 1.0)}, r"rates must be one or more different numbers, got \(1.0, 1.0\)"),
+        ({"rates": ()}, "rates must be one or more different numbers"),
+        ({"rates": (0.0,)}, "rates must be positive numbers, got"),
         ({"optimizers": ["Adamm"]}, "did you mean 'Adam'"),
         ({"reference": "Adamm"}, "did you mean 'Adam'"),
     ],
@@ -133,3 +135,28 @@ def test_what_failed_on_every_seed_is_not_called_diverged(trained: tuple[Store, 
     assert "failed" in rows["Lion"]
     assert "diverged" not in rows["Lion"]
     assert "diverged" in rows["AdamW"]
+
+
+def test_only_what_has_a_score_is_suggested() -> None:
+    """A contender that diverged or failed at every rate is no candidate, however few others there are."""
+    exploration = tiny()
+    key = exploration.study.facts.score.key
+
+    def explored(learned: list[str]) -> Explored:
+        runs = {}
+        for cell in exploration.cells({}):
+            history = [{"step": 6, key: 1.0}] if cell.contender in learned else []
+            status: Status = "finished" if history else "failed" if cell.contender == "Lion" else "diverged"
+            runs[cell.config.identity] = Run(config=cell.config, status=status, history=history)
+        return Explored(exploration, exploration.plan(runs)[:1])
+
+    assert explored(["AdamW", "RADAR"]).best() == ["RADAR"]
+    assert shlex.split(explored(["AdamW", "RADAR"]).confirmation())[-3:] == ["--optimizers", "RADAR", "AdamW"]
+    assert explored(["AdamW"]).best() == []
+    assert explored(["AdamW"]).confirmation().startswith("nothing to confirm: no optimizer other than AdamW has")
+
+
+def test_the_help_says_what_is_explored_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explore", "--help"])
+    assert "default: those that the task's protocol explores" in " ".join(capsys.readouterr().out.split())

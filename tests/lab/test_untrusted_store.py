@@ -161,3 +161,34 @@ def test_a_link_in_the_place_of_a_run_leads_nobody_out_of_the_store(store: Store
     assert outcome == "failed"
     assert f"{folder} cannot be used: it is a symbolic link" in reason
     assert {path.name for path in project.iterdir()} == {"manifest.json", "notes.txt", ".draft.0123abcd"}
+
+
+def test_a_link_in_the_place_of_a_tasks_folder_leads_nobody_out_of_the_store(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs are not read, and no run is trained at its target."""
+    config, elsewhere = short_run(), Store(tmp_path / "elsewhere")
+    written_run(elsewhere, config)
+    group = store.folder(config).parent
+    store.root.mkdir()
+    group.symlink_to(elsewhere.folder(config).parent)
+    assert store.runs() == {}
+    assert "it is a symbolic link" in store.unreadable[group.name]
+    assert main(["status", str(store.root)]) == 0
+    assert f"cannot read {group.name}: it is a symbolic link; put the folder itself here" in capsys.readouterr().out
+    before = sorted(elsewhere.root.rglob("*"))
+    new = short_run(seed=5)
+    outcome, reason = run_job(store.root, new.to_dict())
+    assert outcome == "failed"
+    assert f"{group} cannot be used: it is a symbolic link" in reason
+    assert sorted(elsewhere.root.rglob("*")) == before
+
+
+def test_a_link_in_the_place_of_a_run_is_not_read(store: Store, tmp_path: Path) -> None:
+    config, elsewhere = short_run(), Store(tmp_path / "elsewhere")
+    written_run(elsewhere, config)
+    folder = store.folder(config)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(elsewhere.folder(config))
+    assert store.runs() == {}
+    assert "it is a symbolic link" in store.unreadable[f"{folder.parent.name}/{folder.name}"]

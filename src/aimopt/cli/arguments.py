@@ -171,6 +171,14 @@ seed = integer(0, 2**63 - 1)
 parallel_count = integer(1, MAX_PARALLEL)
 
 
+def number(value: str) -> float:
+    """Argument type: a number, whose range is checked where it is used."""
+    try:
+        return float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {value!r}") from None
+
+
 def finite_number(low: float, *, above: bool = False) -> Callable[[str], float]:
     """Argument type: a finite number ≥ `low`, or > `low` if `above`."""
     requirement = f"must be a finite number {'>' if above else '≥'} {low:g}"

@@ -67,7 +67,15 @@ def _models(text: str) -> list[str]:
     return names
 
 
+def _refuse_with_quick(options: argparse.Namespace) -> None:
+    """Refuse what `--quick` would not use."""
+    for name in ("models", "rounds"):
+        if options.quick and name in vars(options).get("given", ()):
+            raise ValueError(f"--quick has its own {name}; leave out --{name} or --quick")
+
+
 def _step(options: argparse.Namespace) -> int:
+    _refuse_with_quick(options)
     from aimopt.measure import step_benchmark
 
     rows = step_benchmark.run(["tiny"], 2) if options.quick else step_benchmark.run(options.models, options.rounds)
@@ -82,6 +90,7 @@ def _step(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
+    _refuse_with_quick(options)
     from aimopt.measure import train_benchmark
 
     rows = train_benchmark.run(2, width=32, layers=1) if options.quick else train_benchmark.run(options.rounds)

@@ -26,7 +26,11 @@ def add_to(subparsers: Subparsers) -> None:
         extra="lab",
     )
     parser.add_argument("task", help=TASK_HELP)
-    add_optimizers(parser, "the optimizer that reaches the last rung in any case")
+    add_optimizers(
+        parser,
+        "the optimizer that reaches the last rung in any case",
+        default="those that the task's protocol explores",
+    )
     parser.add_argument(
         "--rates",
         nargs="+",
@@ -76,6 +80,7 @@ def _explore(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return print_stopped(console)
     console.print(explored.table(), markup=False, highlight=False, soft_wrap=True)
-    for line in (*(run.failure() for run in explored.failed), PROVES_NOTHING, explored.confirmation()):
+    remark = [PROVES_NOTHING] if explored.best() else []
+    for line in (*(run.failure() for run in explored.failed), *remark, explored.confirmation()):
         print_line(console, line)
     return FAILED if explored.failed else 0

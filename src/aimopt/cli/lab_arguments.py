@@ -127,13 +127,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     resources.add_argument("--keep-weights", action="store_true", help="keep the weights of finished runs")
 
 
-def add_optimizers(parser: argparse.ArgumentParser, reference: str) -> None:
+def add_optimizers(
+    parser: argparse.ArgumentParser, reference: str, default: str = "those of the task's protocol"
+) -> None:
     """Add the optimizers of a comparison; `reference` says what the reference is for."""
     parser.add_argument(
         "--optimizers",
         nargs="+",
         metavar="NAME",
-        help="optimizers, such as RADAR, 'RADAR(gamma=0.05)' or module:Class (default: those of the task's protocol)",
+        help=f"optimizers, such as RADAR, 'RADAR(gamma=0.05)' or module:Class (default: {default})",
     )
     parser.add_argument(
         "--reference",

@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
     last = dict(ended_run.history[-1]) if ended_run.history else {}
     reason = f" ({ended_run.reason})" if ended_run.reason else ""
     measures = ", ".join(f"{name} {value:.6g}" for name, value in last.items() if name != "step")
-    print_line(console, f"{config}: {ended_run.status}{reason}; {measures}")
+    print_line(console, "; ".join(filter(None, (f"{config}: {ended_run.status}{reason}", measures))))
     if store.folder(config).is_dir():  # with a full disk there may be no folder
         print_line(console, f"stored in {store.folder(config)}")
     return FAILED if ended_run.status == "failed" else 0

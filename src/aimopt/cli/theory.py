@@ -17,6 +17,7 @@ from aimopt.cli.arguments import (
     add_assignments,
     command,
     finite_number,
+    number,
     output_file,
     positive_integer,
     seed,
@@ -119,7 +120,7 @@ def _add_certify(subparsers: Subparsers) -> None:
         _certify,
         extra="theory",
     )
-    real_number: dict[str, Any] = dict(type=float, metavar="X")
+    real_number: dict[str, Any] = dict(type=number, metavar="X")
     parser.add_argument("--L", required=True, help="largest curvature of the objective", **real_number)
     parser.add_argument("--sigma2", default=0.0, help="variance of single-sample gradients (default: 0)", **real_number)
     parser.add_argument(

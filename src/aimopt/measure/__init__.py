@@ -2,6 +2,7 @@
 
 timing.py            functions timed in turn, and the medians of their paired ratios; bytes of state per parameter
 memory.py            peak memory
+processes.py         processes that Ctrl-C does not reach
 machine.py           the machine and the versions that a measurement was made with
 model_shapes.py      the parameter shapes of real models
 step_benchmark.py    the optimizer step against torch's and published optimizers: `aimopt bench step`

@@ -6,6 +6,7 @@ an optimizer disturbed torch's. Peak memory is measured in one process per optim
 gradient as soon as its parameter has moved.
 """
 
+import contextlib
 import multiprocessing
 import statistics
 import time
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import aimopt
 from aimopt.measure.memory import peak_bytes
+from aimopt.measure.processes import ctrl_c_held_back
 from aimopt.measure.timing import Ratio, paired_ratio, state_bytes_per_parameter, time_in_turn
 from aimopt.messages.text_table import text_table
 
@@ -138,7 +140,9 @@ def peak_memory(name: str, size: dict[str, int]) -> tuple[float, float]:
 
     `size` may also have the number of sequences per batch: `batch`.
     """
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with contextlib.ExitStack() as stack:
+        with ctrl_c_held_back():
+            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1))
         return pool.apply(_train_and_measure, (name, size))
 
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from aimopt.lab.analysis.across_tasks import across_tasks
 from aimopt.lab.analysis.analyse import analyse_study
-from aimopt.lab.protocol.lengths import companion_runs, lengths
+from aimopt.lab.protocol.lengths import check_factors, companion_runs, lengths
+from aimopt.lab.protocol.recipes import compare
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.report.tables import cost
@@ -63,6 +65,42 @@ def test_mistakes_are_explained() -> None:
         lengths(study, {})
     with pytest.raises(ValueError, match=r"positive factors.*got \(0, 2\)"):
         lengths(study, all_runs(study), (0, 2))
+
+
+ODD = """
+from dataclasses import dataclass
+import torch
+from aimopt.lab import Splits, Supervised
+
+@dataclass(frozen=True, kw_only=True)
+class Fours(Supervised):
+    title = "Steps in fours"
+    lr: float = 0.1
+    steps: int = 12
+    evaluate_every: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.steps % 4:
+            raise ValueError(f"steps must be a multiple of 4, got {self.steps}")
+
+    def data(self):
+        raise NotImplementedError
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+"""
+
+
+def test_a_length_that_the_task_refuses_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fours.py").write_text(ODD)
+    study = compare("fours.py:Fours", optimizers=["RADAR", "AdamW"], grid=(1.0,), seeds=(0, 1))
+    check_factors(study, (1 / 3, 2))
+    with pytest.raises(ValueError, match=r"cannot make schedules 0.5 times as long: steps must be a multiple of 4"):
+        check_factors(study, (2, 0.5))
 
 
 def test_companions_are_complete_schedules_of_the_same_run() -> None:

@@ -121,6 +121,11 @@ def test_the_heat_map_shares_its_default_with_the_comparison() -> None:
     assert study.final_runs(same, Point(1e-3)) == default
 
 
+def test_values_that_are_close_to_each_other_have_labels_of_their_own() -> None:
+    labels = [c.label for c in sensitivity("digits", "demo", {"gamma": (0.1234567, 0.1234568, 1e-16)}).contenders]
+    assert labels == ["RADAR", "gamma=0.1234567", "gamma=0.1234568", "gamma=1e-16"]
+
+
 def test_a_study_survives_a_file(tmp_path: Path) -> None:
     for study in (short_study("RADAR(gamma=0.05)", "torch.optim:AdamW"), sensitivity("digits", "demo", HEAT_MAP)):
         study_files.save(tmp_path / "study.toml", study.to_dict())
@@ -139,7 +144,7 @@ def test_a_contender_is_parsed_from_a_text() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimizers": ["RADAR", "radar"]}, "two contenders are called 'RADAR'"),
+        ({"optimizers": ["RADAR", "radar"]}, "two contenders are called 'RADAR'; name each once"),
         ({"reference": "Lion"}, "'Lion' is not among the contenders RADAR, AdamW"),
         ({"seeds": (4, 5)}, "seed 5 tunes the learning rate"),
         ({"seeds": (1, 1)}, "seeds must be one or more different numbers"),

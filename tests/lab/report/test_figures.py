@@ -75,6 +75,28 @@ def test_forked_processes_share_the_work_and_failed_shares_are_done_in_the_paren
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_ctrl_c_at_the_start_of_a_forked_process_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal sends it to all processes; the parent answers."""
+    monkeypatch.setattr(rendering, "_processes", lambda: 2)
+    send, here = rendering._send, os.getpid()
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        send(*arguments)
+
+    monkeypatch.setattr(rendering, "_send", interrupted)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
+    try:
+        made = rendering.map_in_processes(lambda item: os.getpid() == here, range(12))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert made == [True, False] * 6
+    assert capfd.readouterr().err == ""
+
+
 def test_names_of_any_length_fit_into_every_figure() -> None:
     """A name without room for the axes makes matplotlib warn, which is an error in tests; no text leaves the figure."""
     names = {

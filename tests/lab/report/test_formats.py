@@ -102,6 +102,7 @@ def test_the_latex_tables_are_complete(folder: Path) -> None:
         (latex.escape, "[a]*", "{[}a{]}{*}"),
         (latex.escape, "γ = ℓ\n|<", r"$\gamma$ = $\ell$ $|$$<$"),
         (markdown.escape, "WWW.a.b https://c &lt; $d$", r"WWW\.a.b https:\//c \&lt; \$d\$"),
+        (markdown.escape, "@name a@b.c #12 #a", r"@&#8203;name a@&#8203;b.c \#&#8203;12 \#a"),
         (markdown.escape, "a|b *c* _d_ <e> `f`\n# [g](h)", r"a\|b \*c\* \_d\_ \<e\> \`f\` \# \[g\](h)"),
     ],
 )  # fmt: skip

@@ -48,9 +48,10 @@ class Explored:
         return [(label, reached[label]) for label in sorted(reached, key=place)]
 
     def best(self, count: int = 2) -> list[str]:
-        """The labels of the best contenders, without the reference, best first."""
+        """The labels of the best contenders that have a score, without the reference, best first."""
         reference = self.exploration.study.reference
-        return [label for label, entries in self.standings() if label != reference and entries][:count]
+        scored = [label for label, entries in self.standings() if entries and _is_score(entries[-1].score)]
+        return [label for label in scored if label != reference][:count]
 
     def table(self) -> str:
         """One row per contender: its best learning rate on the last rung that it reached, and a score per rung."""
@@ -70,10 +71,17 @@ class Explored:
     def confirmation(self) -> str:
         """The command that compares the best two with the reference on other tasks, with the seeds of comparisons."""
         study = self.exploration.study
+        if not self.best():
+            return f"nothing to confirm: no optimizer other than {study.reference} has a score; explore others"
         at_scales = [(scale, _other_tasks(study.task, scale)) for scale in (study.scale, SCALE)]
         scale, others = next((found for found in at_scales if found[1]), (study.scale, ["OTHER_TASK"]))
         chosen = [*self.best(), study.reference]
         return shlex.join(["aimopt", "compare", *others, "--scale", scale, "--optimizers", *chosen])
+
+
+def _is_score(score: float | None) -> bool:
+    """Whether it is known, and neither that of a divergence nor that of a failure."""
+    return score is not None and math.isfinite(score)
 
 
 def _shown(score: float | None) -> str:

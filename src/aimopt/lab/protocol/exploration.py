@@ -18,7 +18,7 @@ from aimopt.lab.protocol.recipes import make_study
 from aimopt.lab.protocol.run_config import RunConfig, rounded
 from aimopt.lab.protocol.schedule import Cell, Runs, trial_score
 from aimopt.lab.protocol.search import MAX_TRIALS
-from aimopt.lab.protocol.study import Contender, Study
+from aimopt.lab.protocol.study import Contender, Study, check_rates
 from aimopt.lab.stats.halving import Rung, plan_rungs, third
 from aimopt.lab.stats.tuning import Point
 
@@ -51,6 +51,7 @@ class Exploration:
             raise ValueError(f"the numbers of seeds per rung must grow from at least 1, got {tuple(rungs)}")
         if rungs[-1] > MAX_TRIALS:
             raise ValueError(f"a rung may have {MAX_TRIALS} seeds at most, got {rungs[-1]}; give smaller numbers")
+        check_rates("rates", tuple(rates))
         protocol = (tasks.entry(task).protocol(scale) if protocol is None else protocol).fixed()
         names = optimizers or protocol.explored or protocol.optimizers
         if not names:

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aimopt.lab.protocol import tasks
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.schema import MAX_INTEGER, is_number
 from aimopt.lab.protocol.search import with_options
@@ -51,7 +52,7 @@ def lengths(
     planned = study.seeds[: study.looks[0]] if study.looks else study.seeds
     found = []
     for factor in dict.fromkeys(factors):
-        settings = _scaled(study.facts.settings, factor)
+        settings = _settings_at(study, factor)
         if settings["steps"] != study.facts.settings["steps"]:
             found.append(
                 Study(
@@ -63,7 +64,7 @@ def lengths(
                     rate_of=contender.label,  # no comparison, and no search: the grid has one rate
                     grid=(1.0,),
                     seeds=tuple(planned if seeds is None else seeds),
-                    settings={**study.settings, **settings},
+                    settings=settings,
                     search_steps=settings["steps"],
                 )
             )
@@ -71,13 +72,17 @@ def lengths(
 
 
 def check_factors(study: Study, factors: Sequence[float]) -> None:
-    """Refuse multiples of the steps that no schedule can have."""
+    """Refuse multiples of the steps that no schedule, or no schedule of this task, can have."""
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
         raise ValueError(f"lengths() needs positive factors, such as (0.5, 2), got {tuple(factors)}")
     longest = max(study.facts.settings[name] for name in SCALED if is_number(study.facts.settings.get(name)))
     for factor in factors:
         if longest * factor >= MAX_INTEGER:
             raise ValueError(f"lengths() cannot make schedules {factor:g} times as long; give a factor such as 2")
+        try:
+            tasks.find(study.task).at_scale(study.scale, _settings_at(study, factor))
+        except ValueError as error:
+            raise ValueError(f"lengths() cannot make schedules {factor:g} times as long: {error}") from None
 
 
 def companion_runs(config: RunConfig, runs: Mapping[str, Run]) -> dict[int, dict[int, Run]]:
@@ -88,6 +93,10 @@ def companion_runs(config: RunConfig, runs: Mapping[str, Run]) -> dict[int, dict
         if run.settled and other.steps == other.settings.get("steps") and _differs_in_length_only(other, config):
             found.setdefault(other.steps, {})[other.seed] = run
     return dict(sorted(found.items()))
+
+
+def _settings_at(study: Study, factor: float) -> dict[str, Any]:
+    return {**study.settings, **_scaled(study.facts.settings, factor)}
 
 
 def _scaled(settings: Mapping[str, Any], factor: float) -> dict[str, Any]:

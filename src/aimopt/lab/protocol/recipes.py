@@ -79,7 +79,7 @@ def sensitivity(
     for values in itertools.product(*axes.values()):
         varied = dict(zip(axes, values, strict=True))
         label = ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in varied.items()
+            f"{name}={value:.12g}" if isinstance(value, float) else f"{name}={value}" for name, value in varied.items()
         )
         contenders.append(dataclasses.replace(default, label=label, options={**default.options, **varied}))
     chosen = {

@@ -143,11 +143,12 @@ class Study:
         labels = [contender.label for contender in self.contenders]
         duplicate = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
         if duplicate is not None:
-            raise ValueError(f"two contenders are called {duplicate!r}; give them different labels")
+            raise ValueError(f"two contenders are called {duplicate!r}; name each once, or give them different labels")
         for name in (self.reference, self.rate_of, self.subject):
             if name is not None and name not in labels:
                 raise ValueError(f"{name!r} is not among the contenders {', '.join(labels)}; add it or choose another")
-        check_seeds_and_grid(self.seeds, self.grid)
+        check_seeds(self.seeds)
+        check_rates("grid", self.grid)
         check_looks(self.looks, self.seeds, self.margin)
         check_published(self.published)
         for seed in self.tuning_seeds:
@@ -366,17 +367,25 @@ def _fields_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: metadata["read"](record[name]) for name, metadata in _STORED.items() if name in record}
 
 
-def check_seeds_and_grid(seeds: Sequence[Any], grid: Sequence[Any]) -> None:
-    """Refuse final seeds that are not different integers, and a grid that is not different positive numbers."""
+def check_seeds(seeds: Sequence[Any]) -> None:
+    """Refuse final seeds that are not different integers."""
     if not all(has_type(seed, int) and seed >= 0 for seed in seeds):
         raise ValueError(f"seeds must be whole numbers from 0, got {seeds}")
-    if not all(has_type(rate, float) and rate > 0 for rate in grid):
-        raise ValueError(f"grid must be positive numbers, got {grid}")
-    for name, values in (("seeds", seeds), ("grid", grid)):
-        if len(values) > MAX_TRIALS:
-            raise ValueError(f"{name} has {len(values)} numbers, and may have {MAX_TRIALS} at most; leave some out")
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must be one or more different numbers, got {values}")
+    _check_different("seeds", seeds)
+
+
+def check_rates(name: str, rates: Sequence[Any]) -> None:
+    """Refuse learning rates, which the user calls `name`, that are not different positive numbers."""
+    if not all(has_type(rate, float) and rate > 0 for rate in rates):
+        raise ValueError(f"{name} must be positive numbers, got {rates}")
+    _check_different(name, rates)
+
+
+def _check_different(name: str, values: Sequence[Any]) -> None:
+    if len(values) > MAX_TRIALS:
+        raise ValueError(f"{name} has {len(values)} numbers, and may have {MAX_TRIALS} at most; leave some out")
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{name} must be one or more different numbers, got {values}")
 
 
 def check_looks(looks: Sequence[int], seeds: Sequence[int], margin: float) -> None:

@@ -122,9 +122,9 @@ class Store:
     def claim_run(self, config: RunConfig) -> "RunWriter | None":
         """Claim a run; None while another process works on it. Damaged files of the run are set aside first."""
         folder = self.folder(config)
+        for part in (folder.parent, folder):
+            _unlinked(part)
         self._make_folder(folder)
-        if folder.is_symlink():  # a store may come from someone else: files are deleted and moved here
-            raise DamagedFile(folder, "it is a symbolic link; put the folder itself here, or delete the link")
         claim = Claim.take(folder)
         if claim is None:
             return None
@@ -220,10 +220,10 @@ class Store:
             _set_aside(self.root, f"{path.parent.name}.{path.stem}", [path], Reason(f"{path.name}: {error.reason}"))
 
     def _run_folders(self) -> Iterator[Path]:
-        """The folders that may contain a run."""
+        """The folders that may contain a run. Links are skipped, and listed in `unreadable`."""
         for group in _subfolders(self.root):
-            if group.name not in NOT_RUNS:
-                yield from _subfolders(group)
+            if group.name not in NOT_RUNS and self._read(_unlinked, group) is not None:
+                yield from (folder for folder in _subfolders(group) if self._read(_unlinked, folder) is not None)
 
 
 class ClaimLost(Exception):
@@ -343,6 +343,13 @@ def _parse_overhead(study: Study, content: Any) -> Overhead:
     if unknown or overhead.reference != study.reference:
         raise ValueError(f"it was measured for another study: {', '.join(sorted(unknown)) or overhead.reference}")
     return overhead
+
+
+def _unlinked(folder: Path) -> Path:
+    """The folder, if it is no symbolic link: a store may come from someone else, and files are deleted and moved."""
+    if folder.is_symlink():
+        raise DamagedFile(folder, "it is a symbolic link; put the folder itself here, or delete the link")
+    return folder
 
 
 def _damage_reason(folder: Path) -> Reason | None:

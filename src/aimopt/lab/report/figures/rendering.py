@@ -12,7 +12,6 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import warnings
@@ -26,6 +25,7 @@ from PIL import Image
 from aimopt.lab.report.figures.labels import wrapped
 from aimopt.lab.report.figures.style import Picture, save, styled
 from aimopt.lab.report.figures.svg import plot_data, svg
+from aimopt.measure.processes import ctrl_c_held_back
 
 PRINTED_TITLE = 44  # characters per line of a title
 PICTURES_PER_PROCESS = 6  # for fewer pictures another process does not pay off
@@ -115,21 +115,21 @@ def _forked(function: Callable[[T], R], items: Sequence[T]) -> Iterator[Connecti
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sending, function, items), daemon=True)
-    with warnings.catch_warnings():
-        # Python warns about threads of numerical libraries: they are idle, and drawing does not use them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    sending.close()
     try:
+        with warnings.catch_warnings(), ctrl_c_held_back():
+            # Python warns about threads of numerical libraries: they are idle, and drawing does not use them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        sending.close()
         yield receiving
     finally:
         receiving.close()
-        process.kill()
-        process.join()
+        if process.pid is not None:  # it was started
+            process.kill()
+            process.join()
 
 
 def _send(pipe: Connection, function: Callable[[T], R], items: Sequence[T]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which kills this process
     with contextlib.suppress(Exception):
         pipe.send([function(item) for item in items])
 

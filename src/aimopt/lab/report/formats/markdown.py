@@ -13,6 +13,8 @@ from aimopt.messages.clean_text import one_line, printable
 
 # Including what GitHub interprets: entities, formulas, and addresses that become links.
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$]|(?<=:)/(?=/)|(?<=www)\.)", re.IGNORECASE)
+# GitHub looks for @name and #12 in the rendered text, where backslashes are gone. A space without width ends them.
+MENTION = re.compile(r"(@(?=\w)|\\#(?=\d))")
 SIGNS = {"ok": "ok", "warning": "**warning**", "problem": "**PROBLEM**"}
 
 
@@ -35,8 +37,8 @@ def markdown(report: Report, figures: bool) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape all characters with a special meaning, also in a cell of a table."""
-    return SPECIAL.sub(r"\\\1", one_line(text))
+    """Escape all characters with a special meaning, also in a cell of a table, and mention nobody."""
+    return MENTION.sub(r"\1&#8203;", SPECIAL.sub(r"\\\1", one_line(text)))
 
 
 def _section(section: Section, figures: bool) -> list[str]:
