@@ -38,6 +38,7 @@ ORDER = (*TASKS, "pendulum-sac")  # the paper's settings, and one more
 REFERENCES = ("AdamW", evidence.CONTROL)
 IN_OTHER_TABLES = (evidence.IN_CONDITIONS_NAME, lengths.NAME)
 WHAT_IS_COMPARED = {evidence.CONFIRMATION: "confirmed", COMPARISON: "against RADAR"}
+POOLED_HEAD = ("| optimizer | against | settings | ahead on | p | |", "|---|---|---|---|---|---|")
 TABLE1_LOOKS = 2  # all cells were looked at after five seeds, and then after ten
 
 
@@ -48,6 +49,8 @@ def tables(store: Store) -> Iterator[str]:
     in_looks = [s for s in studies if s.looks and s.name == COMPARISON and s.reference in REFERENCES]
     if in_looks:
         yield from tables_in_looks(in_looks, runs)
+    rivals = [s for s in studies if s.looks and s.name == COMPARISON and s.reference == "RADAR"]
+    yield from rivals_together([analyse_study(study, runs) for study in rivals])
     for study in studies:
         if study not in in_looks and study.name not in IN_OTHER_TABLES:
             yield from _table_of(study)(study, runs)
@@ -142,16 +145,32 @@ def all_together(pairs: Sequence[Sequence[StudyAnalysis]]) -> Iterator[str]:
     """
     if len(pairs) < 2:
         return
-    yield "| optimizer | against | settings | ahead on | p | |"
-    yield "|---|---|---|---|---|---|"
-    better = {first.study.task: first.measure.better for first, _ in pairs}
+    yield from POOLED_HEAD
     for number, reference in enumerate(REFERENCES):
         labels = [label for label in evidence.CORE if label not in REFERENCES[:number]]
-        values = {pair[number].study.task: first_look(pair[number], labels) for pair in pairs}
-        for label, d in pooled_differences(values, reference, better).items():
-            p = "<0.001" if d.holm_p < 0.001 else f"{d.holm_p:.2f}"
-            names = (SHOWN.get(name, name) for name in (label, reference))
-            yield f"| {' | '.join([*names, str(len(d.tasks)), f'{d.ahead} of {d.pairs}', p, d.verdict])} |"
+        yield from pooled_rows([pair[number] for pair in pairs], labels, reference)
+
+
+def rivals_together(analyses: Sequence[StudyAnalysis]) -> Iterator[str]:
+    """One test per rival of RADAR, over all settings that have them."""
+    complete = [analysis for analysis in analyses if analysis.progress.complete]
+    if len(complete) < 2:
+        return
+    yield "### All rivals together"
+    yield ""
+    yield from POOLED_HEAD
+    yield from pooled_rows(complete, [standing.label for standing in complete[0].standings], "RADAR")
+    yield ""
+
+
+def pooled_rows(analyses: Sequence[StudyAnalysis], labels: Sequence[str], reference: str) -> Iterator[str]:
+    """These contenders against a reference, over one comparison per setting."""
+    better = {analysis.study.task: analysis.measure.better for analysis in analyses}
+    values = {analysis.study.task: first_look(analysis, labels) for analysis in analyses}
+    for label, d in pooled_differences(values, reference, better).items():
+        p = "<0.001" if d.holm_p < 0.001 else f"{d.holm_p:.2f}"
+        names = (SHOWN.get(name, name) for name in (label, reference))
+        yield f"| {' | '.join([*names, str(len(d.tasks)), f'{d.ahead} of {d.pairs}', p, d.verdict])} |"
 
 
 def first_look(analysis: StudyAnalysis, labels: Sequence[str]) -> dict[str, dict[int, float]]:

@@ -1,7 +1,7 @@
 """What the tables of docs/reproduction.md hold: searches on whole schedules, and seeds until decided."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -146,22 +146,36 @@ def in_steps(page: Page, _: re.Match[str]) -> Recomputed:
 
 
 def all_together(page: Page, match: re.Match[str]) -> Recomputed:
-    """One test per reference and contender over the paper's settings, with the seeds of the first look."""
-    (section,) = (section for section in page.sections if section.marker == match[0])
-    printed = {(cells[0], cells[1]): cells[4] for cells in section.rows}
+    """One test per reference and contender over the paper's settings."""
     rows: list[Row] = []
     for number, reference in enumerate(REFERENCES):
         labels = [label for label in CORE if label not in REFERENCES[: number + 1]]
-        found = {label: over_all_settings(page.archive, label, reference) for label in labels}
-        corrected = holm({label: test.p for label, test in found.items()})
-        for label, test in found.items():
-            p = corrected[label]
-            verdict = "cannot tell" if p >= LEVEL else "ahead" if test.mean > 0 else "behind"
-            names = [SHOWN.get(name, name) for name in (label, reference)]
-            ahead: Text = [test.ahead, " of ", test.pairs]
-            shown: Text = ["<0.001"] if p < 0.001 else [_or_printed(p, printed.get((names[0], names[1]), ""))]
-            rows.append([[names[0]], [names[1]], [test.tasks], ahead, shown, [verdict]])
+        rows += _pooled(page, match[0], labels, reference)
     return Recomputed(rows)
+
+
+def rivals_together(page: Page, match: re.Match[str]) -> Recomputed:
+    """One test per rival of RADAR over the paper's settings that have them."""
+    study, *_ = _papers_settings(page.archive, "RADAR")
+    labels = [contender["label"] for contender in study["contenders"] if contender["label"] != "RADAR"]
+    return Recomputed(_pooled(page, match[0], labels, "RADAR"))
+
+
+def _pooled(page: Page, marker: str, labels: Sequence[str], reference: str) -> list[Row]:
+    """A row per contender: all pairs of setting and seed, with the seeds of the first look."""
+    (section,) = (section for section in page.sections if section.marker == marker)
+    printed = {(cells[0], cells[1]): cells[4] for cells in section.rows}
+    found = {label: over_all_settings(page.archive, label, reference) for label in labels}
+    corrected = holm({label: test.p for label, test in found.items()})
+    rows: list[Row] = []
+    for label, test in found.items():
+        p = corrected[label]
+        verdict = "cannot tell" if p >= LEVEL else "ahead" if test.mean > 0 else "behind"
+        names = [SHOWN.get(name, name) for name in (label, reference)]
+        ahead: Text = [test.ahead, " of ", test.pairs]
+        shown: Text = ["<0.001"] if p < 0.001 else [_or_printed(p, printed.get((names[0], names[1]), ""))]
+        rows.append([[names[0]], [names[1]], [test.tasks], ahead, shown, [verdict]])
+    return rows
 
 
 def _or_printed(p: float, printed: str) -> float:
@@ -264,6 +278,7 @@ TABLES: Tables = {
     "In short": in_short,
     "In steps": in_steps,
     "All settings together": all_together,
+    "All rivals together": rivals_together,
     COMPARISON: comparison,
     AGAINST_RADAR: against_radar,
 }
