@@ -175,18 +175,28 @@ def _telling_settings(studies: Sequence[Study]) -> list[str]:
 
 def stamp(analysis: StudyAnalysis) -> str:
     """Task, scale, hardware and versions, in one line under every figure."""
-    hardware = _common_value(analysis, "machine.device", ignored="cpu") or _common_value(analysis, "machine.processor")
-    threads = _common_value(analysis, "machine.threads")
-    where = f"{hardware}{f', {threads} thread' + 's' * (threads != '1') if threads else ''}" if hardware else ""
-    versions = {name: _common_value(analysis, f"versions.{name}") for name in ("aimopt", "torch")}
+    return f"{analysis.title} · {circumstances([analysis])}"
+
+
+def circumstances(analyses: Sequence[StudyAnalysis]) -> str:
+    """Scale, hardware and versions of all runs; what is not recorded is left out."""
+    scales = dict.fromkeys(analysis.study.scale for analysis in analyses)
+    hardware = _values(analyses, "machine.device") - {"cpu"} or _values(analyses, "machine.processor")
+    processor = _one_value(hardware, "different processors")
+    threads = _one_value(_values(analyses, "machine.threads"), "several")
+    where = f"{processor}, {threads} thread{'s' * (threads != '1')}" if processor and threads else processor
+    versions = {name: _one_value(_values(analyses, f"versions.{name}"), "mixed") for name in ("aimopt", "torch")}
     known_versions = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    return " · ".join(part for part in (analysis.title, f"scale {analysis.study.scale}", where, known_versions) if part)
+    return " · ".join(part for part in (f"scale {', '.join(scales)}", where, known_versions) if part)
 
 
-def _common_value(analysis: StudyAnalysis, fact: str, ignored: str = "") -> str:
-    """The value of a provenance fact that all runs share; `mixed` if they differ, empty if no run has it."""
-    values = [value for value in analysis.provenance.get(fact, {}) if value != ignored]
-    return values[0] if len(values) == 1 else "mixed" if values else ""
+def _values(analyses: Sequence[StudyAnalysis], fact: str) -> set[str]:
+    return {value for analysis in analyses for value in analysis.provenance.get(fact, {})}
+
+
+def _one_value(values: set[str], if_several: str) -> str:
+    """The value of a provenance fact that all runs share; empty if no run has it."""
+    return next(iter(values)) if len(values) == 1 else if_several if values else ""
 
 
 def summary(analysis: StudyAnalysis) -> list[str]:

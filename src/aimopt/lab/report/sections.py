@@ -85,13 +85,11 @@ def build_report(analyses: Sequence[StudyAnalysis], title: str, command: str) ->
     styles = styles_of(analyses)
     across = across_tasks(analyses)
     compared = [analysis for analysis in analyses if analysis.study.is_comparison]
-    stamp = "; ".join(
-        dict.fromkeys(phrasing.stamp(analysis).split(" · ", 1)[1] for analysis in compared if analysis.ranked)
-    )
-    across_stamp = f"{len(across.tasks)} tasks · {stamp}" if across else ""
+    circumstances = phrasing.circumstances([analysis for analysis in compared if analysis.ranked])
+    across_stamp = f"{len(across.tasks)} tasks · {circumstances}" if across else ""
     task_count = len({analysis.study.task for analysis in compared})
     pictures = figures.across_tasks(across, styles, across_stamp) if across else []
-    overview = figures.overview_pictures(compared, styles, f"{task_count} tasks · {stamp}")
+    overview = figures.overview_pictures(compared, styles, f"{task_count} tasks · {circumstances}")
     titles = phrasing.titles(analyses)
     sections = [
         _section(analysis, styles, name, title)

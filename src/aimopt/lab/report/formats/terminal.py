@@ -28,10 +28,7 @@ TABLE_COLUMNS = 80  # of a terminal with room for the table
 
 def terminal_table(analysis: StudyAnalysis) -> RenderableType:
     """A table with one row per contender, the summary, and the warnings of the audit."""
-    machine = phrasing.stamp(analysis).split(" · ")[2:]  # after the task and its scale
-    title = Text(
-        one_line(" · ".join([phrasing.name_of(analysis), f"scale {analysis.study.scale}", *machine])), style="bold"
-    )
+    title = Text(one_line(f"{phrasing.name_of(analysis)} · {phrasing.circumstances([analysis])}"), style="bold")
     table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = [_row(analysis, standing) for standing in analysis.standings]
     # The widths of numbers are fixed. Only the title of such a column, and the texts at both sides, are broken.
