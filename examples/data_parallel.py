@@ -61,7 +61,7 @@ def train(scheme: str, steps: int) -> list[float]:
     # The optimizer is made after the model is wrapped: it then gets the shards.
     split = aimopt.groups.split(model)
     optimizer = aimopt.groups.combine(
-        aimopt.Muon(split.matrices, lr=0.02),
+        aimopt.Muon(split.matrices, lr=0.02, weight_decay=0.01),
         aimopt.RADAR(split.rest(weight_decay=0.01), lr=1e-2),
     )
 

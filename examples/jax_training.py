@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits in JAX, with RADAR and Muon from `aimopt.jax`.
 
-    pip install 'aimopt[jax]' scikit-learn
+    pip install '.[jax]' scikit-learn
     python examples/jax_training.py
 
 The matrix between the hidden layers takes Muon's steps, everything else takes RADAR's.

@@ -1,4 +1,4 @@
-"""Render the plots of docs/theory.md: `python examples/theory_plots.py`, with `aimopt[theory]` installed."""
+"""Render the plots of docs/theory.md: `python examples/theory_plots.py`, after `pip install '.[theory]'`."""
 
 from pathlib import Path
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import paper_cost
+from aimopt.step.options import OPTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,6 +41,15 @@ def test_every_exported_name_is_documented_and_there(module: str) -> None:
     undocumented = [name for name in exported.__all__ if not re.search(rf"(?<!\w){name}(?!\w)", code)]
     assert undocumented == []
     assert all(getattr(exported, name) is not None for name in exported.__all__)
+
+
+def test_the_guide_lists_every_execution_option_with_its_default() -> None:
+    section = (
+        (ROOT / "docs" / "guide.md").read_text().partition("## Options of every optimizer")[2].partition("\n## ")[0]
+    )
+    rows = re.findall(r"^\| (`.*?) \| `(.*?)` \|", section, re.MULTILINE)
+    shown = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    assert shown == {name: str(option.default) for name, option in OPTIONS.items()}
 
 
 def code_of(page: str) -> list[str]:

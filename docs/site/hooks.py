@@ -35,6 +35,7 @@ ORDER = (
     "choosing",
     "trainers",
     "distributed",
+    "jax",
     "speed",
     "lab",
     "tasks",

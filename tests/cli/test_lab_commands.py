@@ -136,7 +136,9 @@ def test_a_failure_is_reported_and_is_the_exit_status(capsys: pytest.CaptureFixt
     assert main(["run", "digits", "--scale=demo", "--optimizer=faulty.py:Raises", *SETTINGS]) == 1
     assert "failed (RuntimeError: out of luck)\n" in capsys.readouterr().out
     assert main(["status"]) == 1
-    assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("in no study: 1 failed\n")
+    assert "failed: digits faulty.py:Raises lr 0.01 seed 0: RuntimeError: out of luck" in told
 
 
 def test_status_tells_studies_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:

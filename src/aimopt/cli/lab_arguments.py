@@ -85,7 +85,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"engine that starts the runs (default: {DEFAULT_ENGINE})",
     )
     resources.add_argument(
-        "--workers", type=parallel_count, metavar="N", help="number of runs at once (default: one per core or device)"
+        "--workers",
+        type=parallel_count,
+        metavar="N",
+        help="number of runs at once (default: one per core or device, 100 jobs on Slurm, all on Ray)",
     )
     resources.add_argument(
         "--threads",

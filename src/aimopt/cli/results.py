@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def add_to(subparsers: Subparsers) -> None:
     status = command(
         subparsers,
         "status",
-        "list the studies of a store with their runs: finished, running, interrupted, missing, failed and why",
+        "list the studies of a store with the states of their runs, and why some failed",
         "aimopt status results",
         _status,
         extra="lab",
@@ -82,8 +83,9 @@ def _status(arguments: argparse.Namespace) -> int:
     status = api.status(Store(_existing(arguments.store), must_exist=True), trust=arguments.trust)
     names = told_apart([(f"{s.name} of {s.task} at scale {s.scale}", s) for s, _ in status.studies])
     for name, (_, states) in sorted(zip(names, status.studies, strict=True), key=itemgetter(0)):
-        counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-        print(one_line(f"{name}: {counts}"))
+        print(one_line(f"{name}: {_counts(states)}"))
+    if status.in_no_study:
+        print(f"in no study: {_counts(status.in_no_study)}")
     for run, holder in status.silent:
         silence = f"{holder} has given no sign of life for {format_duration(holder.silent_seconds)}"
         print(one_line(f"interrupted, as far as is known: {run.config}: {silence}"))
@@ -94,6 +96,10 @@ def _status(arguments: argparse.Namespace) -> int:
     for name, reason in status.unreadable.items():
         print(one_line(f"cannot read {name}: {reason}"))
     return FAILED if status.failed else 0
+
+
+def _counts(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
 
 
 def _existing(store: Path) -> Path:

@@ -195,6 +195,7 @@ class StoreStatus:
 
     # With the number of runs per status. Besides those of a `Run`, there are `interrupted` and `missing`.
     studies: list[tuple[Study, Counter[str]]]
+    in_no_study: Counter[str]
     failed: list[Run]
     silent: list[tuple[Run, Holder]]  # counted as interrupted, but a process that claimed them may still exist
     set_aside: dict[str, str]  # folder -> reason
@@ -217,13 +218,18 @@ def status(store: Store, *, trust: bool = False) -> StoreStatus:
         return runs[identity].status if identity in runs else "missing"
 
     counts = []
+    in_no_study = set(runs)
     for study in studies:
-        states = Counter(state(identity) for identity in {cell.config.identity for cell in study.cells(runs)})
+        identities = {cell.config.identity for cell in study.cells(runs)}
+        in_no_study -= identities
+        states = Counter(map(state, identities))
         states["missing"] += study.count_unknown_runs(runs)
         counts.append((study, states))
     failed = [run for run in runs.values() if run.status == "failed"]
     silent = [(runs[i], holder) for i, holder in begun.items() if holder and holder.may_exist]
-    return StoreStatus(counts, failed, silent, store.set_aside_reasons(), store.unreadable)
+    return StoreStatus(
+        counts, Counter(map(state, in_no_study)), failed, silent, store.set_aside_reasons(), store.unreadable
+    )
 
 
 def serve_report(

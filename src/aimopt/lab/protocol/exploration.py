@@ -58,7 +58,7 @@ class Exploration:
             raise ValueError(f"name the optimizers to explore on {task}: its protocol has none")
         given = [Contender.named(name) for name in ([*names, reference] if reference else names)]
         contenders = {contender.label: contender for contender in given}
-        usual = protocol.reference if protocol.reference in contenders else given[0].label
+        usual = protocol.reference if protocol.reference in contenders else given[-1].label
         fields = {
             "name": "explore",
             "reference": given[-1].label if reference else usual,
