@@ -377,7 +377,5 @@ def mean(analysis: StudyAnalysis, standing: Standing) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit(
-            "usage: python benchmarks/reproduction.py STORE (benchmarks/evidence.py train STORE makes one)"
-        )
+        sys.exit("usage: python benchmarks/reproduction.py STORE (benchmarks/evidence.py train STORE makes one)")
     print("\n".join(tables(Store(Path(sys.argv[1])))))

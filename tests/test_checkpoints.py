@@ -199,6 +199,18 @@ def test_half_precision_state_of_torch_becomes_float32() -> None:
     advance(radar, params, 4, first=4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_count_in_16_bits_goes_on_counting(dtype: torch.dtype) -> None:
+    params = parameters([(3,)])
+    optimizer = RADAR(params)
+    advance(optimizer, params, 1)
+    saved = optimizer.state_dict()
+    saved["state"][0]["step"] = torch.tensor(2048.0, dtype=dtype)
+    optimizer.load_state_dict(saved)
+    advance(optimizer, params, 2)
+    assert optimizer.state[params[0]]["step"] == 2050
+
+
 def test_older_checkpoints_that_lack_a_key() -> None:
     radar, params = begun(RADAR)
     saved = radar.state_dict()

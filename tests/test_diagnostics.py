@@ -115,6 +115,21 @@ def test_nu_under_a_tensor_learning_rate(ell: float | None) -> None:
     assert watch.read()[0]["nu"] == pytest.approx(0.9)
 
 
+def test_a_learning_rate_of_zero_with_a_fixed_ell() -> None:
+    params = parameters()
+    with pytest.warns(UserWarning, match="ell exceeds the learning rate: ell/lr is inf at lr=0"):
+        optimizer = RADAR(params, 0.0, ell=0.001)
+    watch = aimopt.watch(optimizer)
+    logged: list[str] = []
+    aimopt.log_to(optimizer, lambda tag, value, step: logged.append(tag), every=1)
+    advance(optimizer, params, 1)
+    assert math.isnan(watch.read()[0]["nu"])
+    assert logged
+    optimizer.param_groups[0]["lr"] = 0.01
+    advance(optimizer, params, 1, first=1)
+    assert watch.read()[0]["nu"] == pytest.approx((1 - 0.1) * (1 - 0.1 / 0.9))
+
+
 def test_nu_is_reported_only_if_the_step_has_that_form() -> None:
     for correction, has in ((aimopt.MixThenMap(0.2), True), (aimopt.FixedPoint(), False), (aimopt.Secant(), False)):
         params = parameters()

@@ -36,7 +36,7 @@ from aimopt.step.options import OPTIONS
 from aimopt.step.quantization import CODE_OF_DTYPE, CODES, decoded, scale_name, state_dtype, stored_buffer
 from aimopt.step.shards import local_part
 from aimopt.step.storage import is_expanded, why_too_short
-from aimopt.step.usable import DTYPES, why_not_coded, why_not_stored_in_8_bits
+from aimopt.step.usable import DTYPES, SCALAR_DTYPES, why_not_coded, why_not_stored_in_8_bits
 
 _STRUCTURE = {"state", "param_groups"}
 _PARTS = Parts._fields
@@ -382,7 +382,8 @@ def _scalar(p: Tensor, value: Any, key: str, name: str) -> Tensor:
         kind = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"{name}: the checkpoint's {key!r} must be one real number, got {kind}")
     _check_memory(p, value, key, name)
-    return value.reshape(()) if value.is_floating_point() else value.reshape(()).to(scalar_dtype())
+    exact = value.dtype in SCALAR_DTYPES
+    return value.reshape(()) if exact else value.reshape(()).to(scalar_dtype())
 
 
 def _plain_average(m: Tensor, previous: Tensor, group: dict[str, Any]) -> Tensor:

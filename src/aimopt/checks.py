@@ -229,8 +229,7 @@ def warning_about_ell(group: dict[str, Any], parts: Parts) -> str | None:
     if isinstance(lr, Tensor) and lr.device.type != "cpu":
         return None  # comparing would wait for the device
     lr = float(lr.detach() if isinstance(lr, Tensor) else lr) * parts.filter.gain
-    # A tensor in place of 0, because Python refuses to divide by 0.
-    ratio = parts.correction.ratio(lr or torch.zeros((), device="cpu"), parts.filter.pole)
+    ratio = parts.correction.ratio(lr, parts.filter.pole)
     if not ratio > 1:
         return None
     return (

@@ -153,7 +153,8 @@ def _nu(record: MoveSums) -> float | None:
         return None
     if correction.prediction != (1.0,) or (correction.maps_residual and not geometry.linear):
         return None
-    return filter.average_weight * (1 - float(correction.ratio(record.lr, filter.pole)))
+    nu = filter.average_weight * (1 - float(correction.ratio(record.lr, filter.pole)))
+    return nu if math.isfinite(nu) else math.nan  # ℓ/η at a learning rate of 0
 
 
 def _ratio(x: float, y: float) -> float:

@@ -55,6 +55,13 @@ class Stuck(AdamW):
         open("stuck", "w").close()
         time.sleep(1000)
 
+class Forking(AdamW):
+    def step(self, closure=None):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(os.getpid(), 9)
+
 class Deadly(AdamW):
     def step(self, closure=None):
         os._exit(3)

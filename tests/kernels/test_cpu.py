@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from aimopt import AIM, EMA, kernels
 from aimopt.kernels.cpu.library import Library, library
 from aimopt.kernels.program import fuse
 from aimopt.parts.component import State, StepCount
+from aimopt.parts.filters import Coefficients
 from optimizer_driver import FUSED, advance, assert_same, count_paths, drive, flat, parameters, push
 
 Class = Any
@@ -220,6 +222,45 @@ def test_a_part_that_branches_on_a_scheduled_number_is_traced_again() -> None:
         for step in range(10):
             optimizer.param_groups[0]["betas"] = (0.8 + 0.01 * step, 0.999)
             advance(optimizer, params, 1, first=step)
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Precomputing(EMA):
+    """A filter that computes a number from its decay when it is made."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "rest", 1 - self.beta)
+
+    def coefficients(self, t: StepCount) -> Coefficients:
+        return Coefficients(self.beta, self.rest, self.beta, self.rest)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Caching(EMA):
+    """A filter that computes a number from its decay once."""
+
+    @cached_property
+    def rest(self) -> float:
+        return 1 - self.beta
+
+    def coefficients(self, t: StepCount) -> Coefficients:
+        return Coefficients(self.beta, self.rest, self.beta, self.rest)
+
+
+@pytest.mark.parametrize("made", [Precomputing, Caching])
+def test_what_a_part_derives_from_a_scheduled_number_follows_it(made: type[EMA]) -> None:
+    ends = []
+    for fused in (False, True):
+        params = parameters(dtype=torch.float64)
+        optimizer = AIM(params, 0.01, filter=made(), geometry=aimopt.Adaptive(), fused=fused)
+        with count_paths() as paths:
+            for step in range(6):
+                optimizer.param_groups[0]["betas"] = (0.9 - 0.1 * step, 0.999)
+                advance(optimizer, params, 1, first=step)
+        assert set(paths) == {"fused" if fused else "plain"}
         ends.append(flat(params))
     torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
 

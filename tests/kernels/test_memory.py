@@ -233,11 +233,11 @@ def test_state_replaced_by_hand(fused: Any, replace: Callable[[Tensor], Any], ma
         optimizer.step()
     optimizer.state[p]["exp_avg"] = good
     optimizer.step()
-    optimizer.state[p]["step"] = torch.zeros(3)
-    with pytest.raises(
-        RuntimeError, match=r"'step' must be a tensor of one real number, and is torch.float32 of shape"
-    ):
-        optimizer.step()
+    for count in (torch.zeros(3), torch.ones((), dtype=torch.bfloat16), torch.ones((), dtype=torch.complex64)):
+        optimizer.state[p]["step"] = count
+        expected = f"'step' must be a tensor of one number in float32 or float64, and is {count.dtype} of shape"
+        with pytest.raises(RuntimeError, match=expected):
+            optimizer.step()
 
 
 @paths

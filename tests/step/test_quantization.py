@@ -344,6 +344,17 @@ def test_parameters_in_float64_and_complex_ones() -> None:
     assert [optimizer.state[p]["exp_avg"].dtype for p in params] == [torch.int8, torch.complex64]
 
 
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("Optimizer", [aimopt.Muon, aimopt.NorMuon, aimopt.SOAP], ids=lambda o: o.__name__)
+def test_matrices_in_float64_with_a_smaller_state(Optimizer: Any, state_dtype: str) -> None:
+    ends = []
+    for dtype in (state_dtype, None):
+        params = parameters([(70, 64)], torch.float64)
+        advance(Optimizer(params, 0.01, state_dtype=dtype), params, 6)
+        ends.append(flat(params))
+    assert (ends[0] - ends[1]).norm() < 0.2 * (ends[1] - flat(parameters([(70, 64)], torch.float64))).norm()
+
+
 def test_state_in_8_bits_is_not_differentiable() -> None:
     with pytest.raises(ValueError, match="state in 8 bits cannot be differentiated through"):
         aimopt.RADAR(parameters(), state_dtype="int8", differentiable=True)

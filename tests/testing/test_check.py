@@ -25,6 +25,7 @@ from aimopt.parts.component import (
     zeros,
 )
 from aimopt.parts.composition import AXES
+from aimopt.parts.filters import Coefficients
 from aimopt.testing import Report, check
 
 Kind = Any
@@ -154,9 +155,18 @@ class Elsewhere(Iterate):
         step.move(step.p)
 
 
+@dataclass(frozen=True)
+class KnowsNumbers(aimopt.EMA):
+    """Does something else while its decay is followed as a symbol."""
+
+    def coefficients(self, t: StepCount) -> Coefficients:
+        return super().coefficients(t) if isinstance(self.beta, float) else Coefficients(0.5, 0.5, 0.5, 0.5)
+
+
 @pytest.mark.parametrize(
     ("part", "subject", "remark"),
     [
+        (KnowsNumbers(), "schedule of hyperparameters", "fused steps end"),
         (
             WrongTransfer(),
             "declares transfer",

@@ -13,7 +13,6 @@ any optimizer is stated here: every element-wise component has a program, also o
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from copy import copy
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -87,11 +86,19 @@ def changed_numbers(before: Parts, after: Parts) -> frozenset[Field]:
 
 def with_inputs(parts: Parts, inputs: Collection[Field], value_of: Callable[[Field], Any] = lambda _: INPUT) -> Parts:
     """The parts, with another value for each of these hyperparameters that they have; it need not be a number."""
-    copies = parts._replace(**{axis: copy(getattr(parts, axis)) for axis, _ in inputs})
+    copies = parts._replace(**{axis: _copy_of_fields(getattr(parts, axis)) for axis, _ in inputs})
     for axis, name in inputs:
         if hasattr(getattr(copies, axis), name):
             object.__setattr__(getattr(copies, axis), name, value_of((axis, name)))  # its class would refuse the value
     return copies
+
+
+def _copy_of_fields(part: Any) -> Any:
+    """Without what a part derived from its hyperparameters and keeps: it would stay what it was."""
+    copied = object.__new__(type(part))
+    for f in fields(part):
+        object.__setattr__(copied, f.name, getattr(part, f.name))
+    return copied
 
 
 def inputs_of(parts: Parts) -> list[Field]:

@@ -12,6 +12,7 @@ The paper's θ-subproblem is the implicit equation θ⁺ = y − ℓ·P(∇L(θ�
 A correction may wrap another: `Cautious(FixedPoint())` masks the displacement of a fixed-point step.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,7 +78,11 @@ class Residual(Correction):
         return lr * _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell
 
     def ratio(self, lr: float | Tensor, pole: float) -> float | Tensor:
-        return _or_nesterov(self.ell_ratio, pole) if self.ell is None else self.ell / lr
+        if self.ell is None:
+            return _or_nesterov(self.ell_ratio, pole)
+        if isinstance(lr, float | int) and lr == 0:  # in a warm-up; Python refuses to divide
+            return math.inf if self.ell else math.nan
+        return self.ell / lr
 
     def towards(self, predicted: Tensor, step: DisplacementInputs) -> Tensor:
         """η·P(m) + ℓ·P(ĝ − m); one map is enough if P is linear."""

@@ -181,7 +181,8 @@ class NormalizedSpectral(Orthogonalizing):
         return cast(Tensor, each(self._normalize, orthogonal, moments))
 
     def _observe(self, orthogonal: Tensor, moment: Tensor) -> Tensor:
-        return moment.lerp(self.as_matrices(orthogonal).square().mean(-1, keepdim=True), 1 - self.beta2)
+        mean_square = self.as_matrices(orthogonal).square().mean(-1, keepdim=True)
+        return moment.lerp(mean_square.to(moment.dtype), 1 - self.beta2)
 
     def _normalize(self, orthogonal: Tensor, moment: Tensor) -> Tensor:
         matrices = self.as_matrices(orthogonal)
@@ -274,6 +275,7 @@ class Eigenbasis(MatrixGeometry):
         return cast(Tensor, each(self._precondition, x, *metric))
 
     def _precondition(self, x: Tensor, left: Tensor, right: Tensor, R: Tensor) -> Tensor:
+        left, right, R = left.to(x.dtype), right.to(x.dtype), R.to(x.dtype)
         rotated = rotate(self.as_matrices(x), left, right)
         return self.from_matrices(rotate(rotated / R, left.mT, right.mT), x.shape)
 
@@ -290,7 +292,8 @@ class Eigenbasis(MatrixGeometry):
             order, refreshed = qr_step(_saved(factor), _saved(basis))
             V = choose(due, V.take_along_dim(order.unsqueeze(-1 if dim == -2 else -2), dim), V)
             basis.copy_(choose(due, refreshed, basis))
-        V = choose(first, V, V.lerp(rotate(G, _saved(left_basis), _saved(right_basis)).square(), 1 - self.beta2))
+        square = rotate(G, _saved(left_basis), _saved(right_basis)).square()
+        V = choose(first, V, V.lerp(square.to(V.dtype), 1 - self.beta2))
         if first is not True:  # else V is a view of v, of which torch may not copy to v
             v.copy_(self.from_matrices(V, v.shape))
         self._observe_factors(G, sides, first)

@@ -30,6 +30,7 @@ from aimopt.step.quantization import (
 from aimopt.step.shards import any_rank, local_part, place_of, trains_together
 from aimopt.step.storage import has_storage, is_expanded, is_plain, why_too_short
 
+SCALAR_DTYPES = (torch.float32, torch.float64)  # in bfloat16 a step count would stop at 256
 DTYPES = frozenset([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
 NO_SHAPES: Mapping[str, torch.Size] = {}
 NO_CODES: Mapping[str, Code] = {}
@@ -192,12 +193,12 @@ def _reasons(
         yield _why_unwritable(name, x)
     for key, x in scalars.items():
         name = f"its state {key!r}"
-        if not (isinstance(x, Tensor) and x.layout == torch.strided and x.numel() == 1 and x.dtype in DTYPES):
+        if not (isinstance(x, Tensor) and x.layout == torch.strided and x.numel() == 1 and x.dtype in SCALAR_DTYPES):
             kind = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            yield Reason(f"{name} must be a tensor of one real number, and is {kind}")
+            yield Reason(f"{name} must be a tensor of one number in float32 or float64, and is {kind}")
         yield _why_of_another_kind(name, x, p)
-        if x.is_complex() or (x.device != p.device and not x.is_cpu):
-            yield Reason(f"{name} must be a real number on {p.device} or the CPU, and is {x.dtype} on {x.device}")
+        if x.device != p.device and not x.is_cpu:
+            yield Reason(f"{name} must be on {p.device} or the CPU, and is on {x.device}")
         yield why_too_short(name, x)
         yield _why_unwritable(name, x)
 

@@ -1,6 +1,7 @@
 """The ways to carry out a step, compared: a composition must end at the same point on each of them.
 
     assert_paths_agree(parts)               plain, foreach, fused; with step counts on the device or not
+    assert_schedule_agrees(parts, axis)     plain, fused, while a hyperparameter of the axis changes
     assert_compiled_agrees(parts)           torch.compile, in one graph
     assert_checkpoint_continues(parts)      a run that was saved and loaded, to the bit
     assert_dtypes_agree(parts)              float16 to complex128, on shapes from a number to a convolution kernel
@@ -10,6 +11,7 @@ Each raises an AssertionError that says what differs. Call them inside `driving.
 
 import io
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -84,6 +86,35 @@ def assert_paths_agree(parts: Parts, *, fusible: bool, steps: int = 8, paths: Se
     for options, end in zip(paths[1:], ends[1:], strict=True):
         difference = float((end - ends[0]).abs().max())
         assert torch.allclose(end, ends[0], 1e-12, 1e-12), f"{options} ends {difference:.2g} away from plain steps"
+
+
+def assert_schedule_agrees(parts: Parts, axis: str, steps: int = 5) -> None:
+    """Refuse parts whose fused step ends elsewhere when a schedule changes a hyperparameter of this axis."""
+    for f in fields(getattr(parts, axis)):
+        groups = _schedule(parts, axis, f.name, steps)
+        ends = []
+        for fused in (False, None) if groups else ():
+            params = parameters(shapes_for(parts))
+            optimizer = compose(params, parts, fused=fused)
+            for step, group in enumerate(groups):
+                optimizer.param_groups[0].update(group)
+                optimizer.step(closure_for(params, step))
+            ends.append(flat(params))
+        if groups and not torch.allclose(ends[1], ends[0], 1e-12, 1e-12):
+            difference = float((ends[1] - ends[0]).abs().max())
+            raise AssertionError(f"with a schedule of {f.name}, fused steps end {difference:.2g} away from plain ones")
+
+
+def _schedule(parts: Parts, axis: str, name: str, steps: int) -> list[dict[str, Any]]:
+    """Groups in which this hyperparameter falls from step to step; none if it is no number or must not fall."""
+    part = getattr(parts, axis)
+    if not isinstance(value := getattr(part, name), float):
+        return []
+    try:
+        fallen = [parts._replace(**{axis: replace(part, **{name: value * 0.95**step})}) for step in range(steps)]
+        return [scheduled.to_group() for scheduled in fallen]
+    except ValueError:
+        return []
 
 
 def assert_compiled_agrees(parts: Parts, steps: int = 4) -> None:

@@ -71,8 +71,9 @@ class Report:
 def check(part: Component, *, compiled: bool = False, show: bool = True) -> Report:
     """Run on a part what this package's tests run on its own parts, print the table and return it.
 
-    Its declarations are measured. It is composed with other parts: every path must end at the same point, a checkpoint
-    must go on to the bit, and every dtype and shape must work. `compiled` adds torch.compile. `show=False` prints
+    Its declarations are measured. It is composed with other parts: every path must end at the same point, also if a
+    schedule changes hyperparameters, a checkpoint must go on to the bit, and every dtype and shape must work.
+    `compiled` adds torch.compile. `show=False` prints
     nothing.
     """
     axis = getattr(part, "axis", None)
@@ -104,6 +105,7 @@ def _rows(part: Component, compiled: bool) -> Iterator[Row]:
     if not valid:
         yield Row("compositions", FAILS, "every composition is refused")
         return
+    yield _row("schedule of hyperparameters", lambda: paths.assert_schedule_agrees(valid[0], part.axis))
     yield _row("checkpoint", lambda: paths.assert_checkpoint_continues(valid[0]))
     if not valid[0].correction.evaluates_again:
         yield _row("dtypes and shapes", lambda: paths.assert_dtypes_agree(valid[0]))

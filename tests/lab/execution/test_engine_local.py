@@ -57,6 +57,24 @@ def test_a_run_whose_process_always_dies_fails_with_the_reason_and_the_other_run
     assert state.ended_runs[harmless.identity].status == "finished"
 
 
+def test_the_death_of_a_worker_is_seen_while_a_process_that_it_forked_lives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aimopt.lab.execution.engines.local.MAX_ATTEMPTS", 1)
+    began = time.monotonic()
+    with open_engine("local", Store("there"), ONE) as engine:
+        ended = train_with(engine, user_run(folder, "Forking"))
+        assert time.monotonic() - began < 50
+    assert ended.reason == "its process ended with SIGKILL: no output, 1 times"
+
+
+def test_a_signal_without_a_name_ends_a_run_like_one_with_a_name(folder: Path) -> None:
+    worker = Worker(set(), "cpu", 1)
+    worker.process.send_signal(signal.SIGRTMIN + 6)
+    assert worker.exit_reason() == f"its process ended with signal {signal.SIGRTMIN + 6}: no output"
+    worker.close()
+
+
 def test_a_worker_trains_many_runs_in_the_same_process_and_no_other_is_started(folder: Path) -> None:
     first, second = user_run(folder, steps=2), user_run(folder, steps=4)
     with LocalEngine(Store("there"), Resources(workers=2)) as engine:

@@ -12,6 +12,7 @@ import torch
 from aimopt.lab.execution import runner
 from aimopt.lab.execution.engines.worker import run_job
 from aimopt.lab.execution.runner import record_failure, train_run
+from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.results import store as stores
 from aimopt.lab.results.store import Store
 from short_studies import short_run
@@ -83,16 +84,85 @@ class Unreadable(Digits):
 """
 
 
+def run_of_user_task(task: str) -> RunConfig:
+    settings = {name: value for name, value in short_run().settings.items() if name != "weight_decay"}
+    return RunConfig.from_dict({**short_run().to_dict(), "settings": settings, "task": task})
+
+
 def test_unreadable_data_is_a_result(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("unreadable.py").write_text(UNREADABLE)
-    settings = {name: value for name, value in short_run().settings.items() if name != "weight_decay"}
-    fields = {**short_run().to_dict(), "settings": settings, "task": "unreadable.py:Unreadable"}
-    config = type(short_run()).from_dict(fields)
+    config = run_of_user_task("unreadable.py:Unreadable")
     assert train_run(config, store) == "failed"
     found = store.run(config)
     assert found is not None
     assert found.reason == "PermissionError: [Errno 13] Permission denied: 'digits.csv'"
+
+
+MEASURES = """
+from dataclasses import dataclass
+import torch
+from aimopt.lab.protocol.supervised import SupervisedTraining
+from aimopt.paper.tasks.digits import Digits
+
+class Measured(SupervisedTraining):
+    def evaluate(self):
+        return {name: torch.tensor(value) for name, value in super().evaluate().items()}
+    def test_without_parts(self):
+        return {"a": [1.0, float("nan")], "b": [torch.tensor(2.0)]}
+
+class Unmeasured(SupervisedTraining):
+    def evaluate(self):
+        return {"loss": torch.ones(2)}
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors(Digits):
+    def start(self, context):
+        return Measured(self, context)
+
+@dataclass(frozen=True, kw_only=True)
+class NoNumbers(Digits):
+    def start(self, context):
+        return Unmeasured(self, context)
+"""
+
+
+def test_measures_may_be_tensors_and_what_is_not_finite_is_not_stored(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("measures.py").write_text(MEASURES)
+    config = run_of_user_task("measures.py:Tensors")
+    assert train_run(config, store) == "finished"
+    found = store.run(config)
+    assert found is not None
+    assert found.status == "finished"
+    assert found.facts["test_without_parts"] == {"b": [2.0]}
+
+
+def test_measures_that_are_no_numbers_are_a_result(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("measures.py").write_text(MEASURES)
+    config = run_of_user_task("measures.py:NoNumbers")
+    assert train_run(config, store) == "failed"
+    found = store.run(config)
+    assert found is not None
+    assert found.reason.startswith("TypeError: evaluate() must return a number per measure, got loss=tensor([1., 1.])")
+
+
+def test_a_failure_after_the_run_was_taken_over_belongs_to_the_other_process(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = short_run()
+
+    def fail(*_: object) -> None:
+        (store.folder(config) / "claim.2").write_text('{"token": "another", "host": "elsewhere", "pid": 1}')
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(runner, "start_training", fail)
+    assert train_run(config, store) == "busy"
 
 
 def test_a_failed_run_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

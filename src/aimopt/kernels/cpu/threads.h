@@ -2,7 +2,8 @@
 //
 // torch's Linux builds run on GNU OpenMP. A caller that asks the same copy of OpenMP for the same number of threads gets
 // the same threads; a second pool would compete with them for the cores. On other systems our own pool is used, which
-// sleeps between steps. A forked process has it too: OpenMP would wait there for threads that only its parent has.
+// sleeps between steps. A process that was forked after the library was
+// loaded has it too: OpenMP would wait there for threads that only its parent has, as it does in torch's own steps.
 
 #pragma once
 

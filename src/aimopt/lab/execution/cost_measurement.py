@@ -11,14 +11,16 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 
 from aimopt.lab.defaults import ROUNDS
 from aimopt.lab.execution.process_output import last_line
 from aimopt.lab.execution.runner import start_training
+from aimopt.lab.protocol.randomness import global_generators_kept
 from aimopt.lab.protocol.run_config import RunConfig
 from aimopt.lab.protocol.study import Study
 from aimopt.lab.protocol.user_code import user_code
@@ -40,26 +42,37 @@ def measure_costs(
     rounds: int = ROUNDS,
 ) -> Overhead:
     """The costs of a study's contenders, or of those with the given labels, each timed in turn with the reference."""
-    if threads is not None:
-        torch.set_num_threads(threads)
     wanted = [c for c in study.contenders if contenders is None or c.label in contenders]
     configs = {c.label: study.run_config(c, Point(study.usual_rate(c)), study.seeds[0]) for c in wanted}
     peaks = _peaks(configs, device)
     reference, costs = configs[study.reference], []
-    for label, config in configs.items():
-        own_stepper, reference_stepper = Stepper(config, device), Stepper(reference, device)
-        times = time_in_turn({"own": own_stepper, "reference": reference_stepper}, rounds)
-        costs.append(
-            Cost(
-                label=label,
-                step_seconds=statistics.median(times["own"]),
-                ratio=paired_ratio(times["own"], times["reference"]),
-                peak_bytes=peaks[label],
-                state_bytes=own_stepper.state_bytes(),
-                rounds=rounds,
+    with global_generators_kept(device), _number_of_threads(threads):
+        for label, config in configs.items():
+            own_stepper, reference_stepper = Stepper(config, device), Stepper(reference, device)
+            times = time_in_turn({"own": own_stepper, "reference": reference_stepper}, rounds)
+            costs.append(
+                Cost(
+                    label=label,
+                    step_seconds=statistics.median(times["own"]),
+                    ratio=paired_ratio(times["own"], times["reference"]),
+                    peak_bytes=peaks[label],
+                    state_bytes=own_stepper.state_bytes(),
+                    rounds=rounds,
+                )
             )
-        )
-    return Overhead(reference=study.reference, costs=costs, machine={**describe_machine(), "device": device})
+        machine = {**describe_machine(), "device": device}
+    return Overhead(reference=study.reference, costs=costs, machine=machine)
+
+
+@contextmanager
+def _number_of_threads(threads: int | None) -> Iterator[None]:
+    """Let torch use so many threads; None leaves their number as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Stepper:

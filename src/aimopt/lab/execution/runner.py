@@ -9,6 +9,7 @@ not: all of its state is in the checkpoint, and the random numbers of a step are
 """
 
 import hashlib
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -86,14 +87,25 @@ def train_run(
     except ClaimLost:
         return "busy"
     except Exception as error:  # of the task, the optimizer or the disk: it is recorded, and the sweep goes on
-        writer.write_result(
-            "failed", explain(error), loop.history if loop else [], {"traceback": traceback.format_exc()}
-        )
+        try:
+            writer.write_result(
+                "failed", explain(error), loop.history if loop else [], {"traceback": traceback.format_exc()}
+            )
+        except ClaimLost:
+            return "busy"
         if world.size > 1:
             raise  # the other processes wait for this one: torchrun ends them
         return "failed"
     finally:
         writer.release()
+
+
+def _measured(name: str, value: Any) -> float:
+    """A measure of `evaluate`, as the number that is stored."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"evaluate() must return a number per measure, got {name}={value!r}") from None
 
 
 def record_failure(config: RunConfig, store: Store, reason: str) -> str:
@@ -195,10 +207,12 @@ class TrainingLoop:
         if self.step < self.config.steps or not hasattr(self.training, "test_without_parts"):
             return {}
         try:
-            without_parts = self.training.test_without_parts()
+            by_measure = self.training.test_without_parts()
+            without_parts = {name: [float(value) for value in values] for name, values in by_measure.items()}
         except Exception:  # a task may be unable to evaluate small batches
             return {}
-        return {"test_without_parts": without_parts} if without_parts else {}
+        finite = {name: values for name, values in without_parts.items() if all(map(math.isfinite, values))}
+        return {"test_without_parts": finite} if finite else {}
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state of the run."""
@@ -286,7 +300,7 @@ class TrainingLoop:
         }
         self.loss_sum, self.loss_count = torch.zeros_like(self.loss_sum), 0
         if self._evaluation_due():
-            record |= self.training.evaluate()
+            record |= {name: _measured(name, value) for name, value in self.training.evaluate().items()}
         for name, value in record.items():
             if not abs(value) <= LARGEST:
                 raise Diverged(f"{name} was {value} at step {self.step}")

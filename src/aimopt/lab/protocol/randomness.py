@@ -8,6 +8,8 @@ derive(0, "step", 117)         for the dropout and augmentation of step 117
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -30,3 +32,18 @@ def seed_everything(*parts: int | str) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextmanager
+def global_generators_kept(device: str | torch.device = "cpu") -> Iterator[None]:
+    """Leave the generators that `seed_everything` seeds as they were."""
+    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
+    devices = [device] if torch.device(device).type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)

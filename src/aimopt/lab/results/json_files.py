@@ -32,7 +32,7 @@ class DamagedFile(ValueError):
 
 def with_checksum(fields: Mapping[str, Any]) -> bytes:
     """The content of a file with these fields and their checksum."""
-    text = json.dumps(fields, indent=1, ensure_ascii=False)
+    text = json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False)  # `parse_json` refuses NaN
     # A message may contain a file name with a single surrogate, which UTF-8 cannot encode: write its escape.
     text = _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):x}", text)
     body = text.encode().removesuffix(b"\n}")

@@ -63,7 +63,8 @@ class Worker:
     def exit_reason(self) -> str:
         """How the process ended, with the last line of its standard error."""
         code = self.process.wait()
-        status = signal.Signals(-code).name if code < 0 else f"status {code}"
+        known = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
+        status = f"status {code}" if code >= 0 else known.get(-code, f"signal {-code}")
         self.stderr.seek(0)
         return f"its process ended with {status}: {last_line(self.stderr.read().decode(errors='replace'))}"
 

@@ -145,6 +145,8 @@ def _train_many() -> None:
     """The main function of a worker of the local engine."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # the output of tasks must not mix with the answers
+    if hasattr(os, "register_at_fork"):  # the engine sees the death of this process at the end of its answers
+        os.register_at_fork(after_in_child=answers.close)
     requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     stop = threading.Event()
 
