@@ -32,7 +32,7 @@ from aimopt.lab.stats.sequential import relative_gains
 from aimopt.lab.stats.values import Better, Floats
 from aimopt.paper.entries import TASKS
 from aimopt.paper.presets import CORRECTIONS, GEOMETRIES
-from recomputation.mini import SHOWN
+from recomputation.mini import P_LIMITS, SHOWN
 
 ORDER = (*TASKS, "pendulum-sac")  # the paper's settings, and one more
 REFERENCES = ("AdamW", evidence.CONTROL)
@@ -168,7 +168,7 @@ def pooled_rows(analyses: Sequence[StudyAnalysis], labels: Sequence[str], refere
     better = {analysis.study.task: analysis.measure.better for analysis in analyses}
     values = {analysis.study.task: first_look(analysis, labels) for analysis in analyses}
     for label, d in pooled_differences(values, reference, better).items():
-        p = "<0.001" if d.holm_p < 0.001 else f"{d.holm_p:.2f}"
+        p = next((f"<{limit:g}" for limit in P_LIMITS if d.holm_p < limit), f"{d.holm_p:.2f}")
         names = (SHOWN.get(name, name) for name in (label, reference))
         yield f"| {' | '.join([*names, str(len(d.tasks)), f'{d.ahead} of {d.pairs}', p, d.verdict])} |"
 

@@ -11,6 +11,7 @@ from recomputation.steps import fewer_steps
 from recomputation.verdicts import LEVEL, Decision, Together, decisions, deviation, holm, mean, relative_gains, together
 
 # How the page names the contenders that have options.
+P_LIMITS = (0.001, 0.01)  # a smaller p is printed as smaller than the first of these that is larger
 SHOWN = {
     "AdamW(tune='beta1')": "AdamW, β1 tuned",
     "RADAR(tune='beta1')": "RADAR, β1 tuned",
@@ -173,7 +174,8 @@ def _pooled(page: Page, marker: str, labels: Sequence[str], reference: str) -> l
         verdict = "cannot tell" if p >= LEVEL else "ahead" if test.mean > 0 else "behind"
         names = [SHOWN.get(name, name) for name in (label, reference)]
         ahead: Text = [test.ahead, " of ", test.pairs]
-        shown: Text = ["<0.001"] if p < 0.001 else [_or_printed(p, printed.get((names[0], names[1]), ""))]
+        limits: Text = [f"<{limit:g}" for limit in P_LIMITS if p < limit]
+        shown = limits[:1] or [_or_printed(p, printed.get((names[0], names[1]), ""))]
         rows.append([[names[0]], [names[1]], [test.tasks], ahead, shown, [verdict]])
     return rows
 
