@@ -34,7 +34,7 @@ def _over_rivals(archive: Archive) -> Text:
     tests = {label: over_all_settings(archive, label, "RADAR") for label in OF_THE_PAPER}
     nadam = tests.pop("NAdam")
     assert all(test.ahead == 0 for test in tests.values()), "RADAR is ahead of them on every pair"
-    return ("on all ", nadam.pairs, " pairs of setting and seed, and of NAdam on ", nadam.pairs - nadam.ahead, " (")
+    return ("all ", nadam.pairs, " pairs of setting and seed, and of NAdam on ", nadam.pairs - nadam.ahead, " (")
 
 
 def _without_warmup(archive: Archive) -> Text:
