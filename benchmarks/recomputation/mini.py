@@ -10,8 +10,8 @@ from recomputation.pages import Page, Recomputed, Row, Tables, Text
 from recomputation.steps import fewer_steps
 from recomputation.verdicts import LEVEL, Decision, Together, decisions, deviation, holm, mean, relative_gains, together
 
-# How the page names the contenders that have options.
 P_LIMITS = (0.001, 0.01)  # a smaller p is printed as smaller than the first of these that is larger
+# How the page names the contenders that have options.
 SHOWN = {
     "AdamW(tune='beta1')": "AdamW, β1 tuned",
     "RADAR(tune='beta1')": "RADAR, β1 tuned",

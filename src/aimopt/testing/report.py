@@ -73,8 +73,7 @@ def check(part: Component, *, compiled: bool = False, show: bool = True) -> Repo
 
     Its declarations are measured. It is composed with other parts: every path must end at the same point, also if a
     schedule changes hyperparameters, a checkpoint must go on to the bit, and every dtype and shape must work.
-    `compiled` adds torch.compile. `show=False` prints
-    nothing.
+    `compiled` adds torch.compile. `show=False` prints nothing.
     """
     axis = getattr(part, "axis", None)
     if axis not in AXES or isinstance(part, type):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,29 +128,36 @@ class NoNumbers(Digits):
 """
 
 
-def test_measures_may_be_tensors_and_what_is_not_finite_is_not_stored(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("task", "status", "reason", "without_parts"),
+    [
+        ("Tensors", "finished", "", {"b": [2.0]}),
+        (
+            "NoNumbers",
+            "failed",
+            "TypeError: evaluate() must return a number per measure, got loss=tensor([1., 1.])",
+            None,
+        ),
+    ],
+)
+def test_measures_may_be_tensors_of_one_number_and_what_is_not_finite_is_not_stored(
+    task: str,
+    status: str,
+    reason: str,
+    without_parts: Any,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("measures.py").write_text(MEASURES)
-    config = run_of_user_task("measures.py:Tensors")
-    assert train_run(config, store) == "finished"
+    config = run_of_user_task(f"measures.py:{task}")
+    assert train_run(config, store) == status
     found = store.run(config)
     assert found is not None
-    assert found.status == "finished"
-    assert found.facts["test_without_parts"] == {"b": [2.0]}
-
-
-def test_measures_that_are_no_numbers_are_a_result(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("measures.py").write_text(MEASURES)
-    config = run_of_user_task("measures.py:NoNumbers")
-    assert train_run(config, store) == "failed"
-    found = store.run(config)
-    assert found is not None
-    assert found.reason.startswith("TypeError: evaluate() must return a number per measure, got loss=tensor([1., 1.])")
+    assert found.status == status
+    assert found.reason.startswith(reason)
+    assert found.facts.get("test_without_parts") == without_parts
 
 
 def test_a_failure_after_the_run_was_taken_over_belongs_to_the_other_process(
